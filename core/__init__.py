@@ -1,0 +1,1 @@
+"""What every stage shares: records, files, settings, logging, loading a language model."""

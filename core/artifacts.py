@@ -1,0 +1,237 @@
+"""Files of a run: JSON lines in and out, atomic writes, and stages that can be stopped at any moment and gone on with.
+
+A stage owns a folder: `plan.json` (what it was started with), `part-<rank>.jsonl` (one record a line, appended as they are
+made) and `manifest.json` (written last: its presence means complete).
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from core.errors import InputError
+
+LIBRARIES = ("torch", "transformers", "trl", "peft", "accelerate", "rank-bm25", "ir_measures")
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, or of a folder: its file names and their contents, in name order."""
+    digest = hashlib.sha256()
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    for file in files:
+        if path.is_dir():
+            digest.update(str(file.relative_to(path)).encode())
+        with file.open("rb") as handle:
+            while block := handle.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line number and object of each line of a JSONL file; empty lines are passed over.
+
+    Raises:
+        InputError: the file is missing, or a line is no JSON object (names file and line).
+    """
+    try:
+        handle = path.open(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
+    with handle:
+        try:
+            for number, line in enumerate(handle, 1):
+                if not line.strip():
+                    continue
+                try:
+                    record = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise InputError(
+                        f"{path}:{number}: not valid JSON: {error.msg} at column {error.colno}."
+                    ) from error
+                if not isinstance(record, dict):
+                    raise InputError(f"{path}:{number}: expected a JSON object, got {type(record).__name__}.")
+                yield number, record
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: not UTF-8 text (byte {error.start}: {error.reason}).") from error
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    temporary.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON, whole or not at all."""
+    write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def versions() -> dict[str, str]:
+    """Versions of the libraries that can change a figure, and the commit of the code."""
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    root = Path(__file__).resolve().parents[1]
+    git = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return found | ({"commit": git.stdout.strip()} if git.returncode == 0 else {})
+
+
+class Stage:
+    """One stage's folder.
+
+    Args:
+        folder: `<run>/<stage>`.
+        settings: every setting that decides what this stage makes, and nothing else.
+        inputs: name -> SHA-256 of what it reads.
+        rank: number of this process; each process appends to its own part.
+
+    Raises:
+        InputError: the folder holds work made with other settings or inputs.
+    """
+
+    def __init__(self, folder: Path, settings: dict[str, Any], inputs: dict[str, str], rank: int = 0):
+        self.folder, self.rank, self.started = folder, rank, time.monotonic()
+        self.plan = json.loads(json.dumps({"settings": settings, "inputs": inputs}))
+        self.manifest_file = folder / "manifest.json"
+        self._handle = None
+        folder.mkdir(parents=True, exist_ok=True)
+        plan = folder / "plan.json"
+        if plan.exists():
+            self._refuse_to_mix(read_json(plan))
+        elif rank == 0:
+            write_json(plan, self.plan)
+
+    def _refuse_to_mix(self, before: dict[str, Any]) -> None:
+        changed = [
+            f"`{part}.{key}` was {before[part].get(key)!r}, is {self.plan[part].get(key)!r}"
+            for part in ("settings", "inputs")
+            for key in sorted({*before[part], *self.plan[part]})
+            if before[part].get(key) != self.plan[part].get(key)
+        ]
+        if changed:
+            raise InputError(
+                f"{self.folder} was made with other settings: {'; '.join(changed)}. "
+                f"Use `--run.redo_from {self.folder.name}`, or another `--run.dir`."
+            )
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def complete(self) -> bool:
+        return self.manifest_file.exists()
+
+    @property
+    def parts(self) -> list[Path]:
+        return sorted(self.folder.glob("part-*.jsonl"))
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Every whole record of every part; a last line cut short by a kill is passed over."""
+        for part in self.parts:
+            with part.open(encoding="utf-8") as handle:
+                for line in handle:
+                    if line.endswith("\n"):
+                        yield json.loads(line)
+
+    def done(self) -> set[str]:
+        """Ids of the records that are there already."""
+        return {record["id"] for record in self.records()}
+
+    def append(self, records: Iterable[dict[str, Any]]) -> None:
+        """Add records to this process's part and hand them to the operating system at once."""
+        if self._handle is None:
+            part = self.folder / f"part-{self.rank}.jsonl"
+            cut_broken_end(part)
+            self._handle = part.open("a", encoding="utf-8")
+        self._handle.writelines(json.dumps(r, ensure_ascii=False, allow_nan=False) + "\n" for r in records)
+        self._handle.flush()
+
+    def finish(self, counts: dict[str, Any]) -> None:
+        """Mark the stage complete (called once, by rank 0, after every process is done)."""
+        if self._handle is not None:
+            self._handle.close()
+        seconds = round(time.monotonic() - self.started, 2)
+        made = {part.name: sha256(part) for part in self.parts}
+        write_json(
+            self.manifest_file,
+            self.plan | {"counts": counts, "files": made, "seconds": seconds, "versions": versions()},
+        )
+
+    def identity(self) -> str:
+        """What a later stage records as its input: the settings and inputs that made this one, in one hash.
+
+        Records follow from them, so it is the same however many processes wrote the parts.
+        """
+        return hashlib.sha256(json.dumps(self.plan, sort_keys=True).encode()).hexdigest()
+
+
+def completed(folder: Path) -> Stage:
+    """A finished stage as the input of the next.
+
+    Raises:
+        InputError: it is not there, or not finished.
+    """
+    manifest = folder / "manifest.json"
+    if not manifest.exists():
+        raise InputError(f"the stage `{folder.name}` is not complete in {folder.parent}; make it first.")
+    made = read_json(manifest)
+    return Stage(folder, made["settings"], made["inputs"])
+
+
+def cut_broken_end(path: Path) -> None:
+    """Remove a last line without its line end, left by a kill or a full disk."""
+    if not path.exists():
+        return
+    with path.open("rb+") as handle:
+        data = handle.read()
+        handle.truncate(data.rfind(b"\n") + 1)
+
+
+def in_batches(
+    stage: Stage,
+    batches: list[list[Any]],
+    make: Callable[[list[Any]], list[dict[str, Any]]],
+    advance: Callable[[int], None],
+) -> Counter:
+    """Work through a fixed plan of batches, passing over those whose records are there.
+
+    The plan does not depend on what is done, so a run that was killed computes every batch in the company it would have had,
+    and ends with the same numbers.
+
+    Args:
+        stage: where the records go.
+        batches: items with an `id`.
+        make: one record per item of a batch, in any order.
+        advance: told how many items were dealt with.
+
+    Returns:
+        How many items were `made` and `found`.
+    """
+    done, counts = stage.done(), Counter()
+    for batch in batches:
+        missing = {item.id for item in batch} - done
+        if missing:
+            stage.append(record for record in make(batch) if record["id"] in missing)
+        counts["made"] += len(missing)
+        counts["found"] += len(batch) - len(missing)
+        advance(len(batch))
+    return counts

@@ -1,0 +1,15 @@
+"""How a conversation is written into a prompt: the one text form that the rewriter and the generator both see."""
+
+
+def transcript(history: list[dict[str, str]], question: str) -> str:
+    """The conversation as plain lines, the current question last.
+
+    Args:
+        history: messages with `role` (`user` or `assistant`) and `content`, oldest first.
+        question: the user's current question.
+
+    Returns:
+        For example `"User: Who made it?\\nAssistant: Ann Lee\\nUser: Where was she born?"`.
+    """
+    lines = [f"{message['role'].capitalize()}: {message['content']}" for message in history]
+    return "\n".join([*lines, f"User: {question}"])

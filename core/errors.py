@@ -1,0 +1,5 @@
+"""The one error that users meet: something they gave us cannot be used, with the place and the way out."""
+
+
+class InputError(ValueError):
+    """Bad input, settings or files. Commands print its text without a traceback and exit with status 2."""

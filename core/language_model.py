@@ -1,0 +1,251 @@
+"""Causal language models: loading, chat prompts as token ids, batches by token budget, and decoding.
+
+Decoding is ours and not `generate`, for three reasons: the log-probability and entropy of every step are taken from the raw
+logits as they appear (nothing is kept of them), the samples of one prompt share its pass, and a sample depends on the seed
+and its prompt alone, not on the batch it happened to be in.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from jinja2 import TemplateError
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+
+from core.errors import InputError
+from core.records import Message
+
+PLAIN_TEMPLATE = (  # for a tokenizer without a chat template; a completion begins with a blank, so prompts stay prefixes
+    "{{ bos_token or '' }}{% for m in messages %}"
+    "{% if m['role'] == 'assistant' %}{{ 'Reply: ' + m['content'] + eos_token }}{% else %}{{ m['content'] + '\n\n' }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'Reply:' }}{% endif %}"
+)
+
+
+@dataclass
+class LanguageModel:
+    """A causal LM with its tokenizer. `name` is what the user wrote."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def context(self) -> int:
+        """Longest sequence the model takes, in tokens."""
+        config = self.model.config.get_text_config()
+        return getattr(config, "max_position_embeddings", None) or 1 << 20
+
+    @property
+    def stop_ids(self) -> list[int]:
+        """Tokens that end a turn: the tokenizer's and the generation config's."""
+        more = self.model.generation_config.eos_token_id if self.model.generation_config else None
+        more = more if isinstance(more, list) else [more]
+        return sorted({i for i in [self.tokenizer.eos_token_id, *more] if i is not None})
+
+
+def load_language_model(name: str, adapter: str | None = None, dtype: str = "float32") -> LanguageModel:
+    """Load a model in evaluation mode on the best device.
+
+    Args:
+        name: folder or Hub id; safetensors, no remote code.
+        adapter: folder or Hub id of a PEFT adapter.
+        dtype: float32, bfloat16 or float16.
+
+    Raises:
+        InputError: the model cannot be loaded; names it and the cause.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        tokenizer = load_tokenizer(name)
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype), use_safetensors=True)
+        if adapter:
+            from peft import PeftModel
+
+            model = PeftModel.from_pretrained(model, adapter)
+    except (OSError, ValueError, AttributeError) as error:
+        what = f"{name} with adapter {adapter}" if adapter else name
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(f"the model `{what}` cannot be loaded: {first}") from error
+    return LanguageModel(name, model.to(device).eval(), tokenizer)
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer, padding on the left; a missing pad token becomes the end token, a missing chat template a plain one."""
+    tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
+    if tokenizer.chat_template is None:
+        tokenizer.chat_template = PLAIN_TEMPLATE
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def fingerprint(name: str, adapter: str | None = None) -> str:
+    """What identifies a model in a record: the hash of its folder, or its Hub id."""
+    from core.artifacts import sha256
+
+    parts = [sha256(Path(part))[:16] if Path(part).is_dir() else part for part in (name, adapter) if part]
+    return "+".join(parts)
+
+
+def fitting(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[Message]:
+    """The messages as the model's chat template takes them: without a system role, its text heads the user message."""
+    if messages[0]["role"] != "system":
+        return messages
+    try:
+        tokenizer.apply_chat_template(messages[:2], tokenize=False)
+    except TemplateError:
+        merged = {"role": "user", "content": messages[0]["content"] + "\n\n" + messages[1]["content"]}
+        return [merged, *messages[2:]]
+    return messages
+
+
+def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[int]:
+    """Token ids of a chat prompt up to where the answer begins; the template alone places a BOS."""
+    return tokenizer.apply_chat_template(fitting(tokenizer, messages), add_generation_prompt=True, return_dict=False)
+
+
+def batches_by_tokens(lengths: list[int], budget: int) -> list[list[int]]:
+    """Positions grouped so that rows times longest row stays within a budget; longest first.
+
+    Args:
+        lengths: tokens of each item.
+        budget: most tokens of a padded batch; an item longer than that goes alone.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    batches: list[list[int]] = []
+    for i in order:
+        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= budget:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches
+
+
+def left_padded(rows: list[list[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows of token ids as [batch, length], padded on the left, and their attention mask."""
+    length = max(len(row) for row in rows)
+    ids = torch.tensor([[pad] * (length - len(row)) + row for row in rows], device=device)
+    mask = torch.tensor([[0] * (length - len(row)) + [1] * len(row) for row in rows], device=device)
+    return ids, mask
+
+
+@dataclass
+class Decoded:
+    """One decoded sequence, without its end-of-turn token.
+
+    `logprobs` and `entropies` [T] are of the raw distribution at each token, in nats; `ended` tells whether the model ended
+    the turn itself, `end_logprob` is then that token's log-probability.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    entropies: list[float] = field(default_factory=list)
+    ended: bool = False
+    end_logprob: float = 0.0
+
+
+Pick = Callable[[Tensor, int], Tensor]
+"""Chooses the next tokens: (log-probabilities [rows, vocabulary], step) -> token ids [rows]."""
+
+
+def greedy(logprobs: Tensor, step: int) -> Tensor:
+    """The most likely token of each row."""
+    return logprobs.argmax(-1)
+
+
+def entropy_of(logprobs: Tensor) -> Tensor:
+    """Entropy in nats of each row of log-probabilities [rows, vocabulary]; impossible tokens add 0.
+
+    H = -sum p log p, in float32 (METHODS of GROGU, arXiv 2601.23129).
+    """
+    return -(logprobs.exp() * logprobs.clamp(min=torch.finfo(logprobs.dtype).min)).sum(-1)
+
+
+@torch.inference_mode()
+def decode(
+    lm: LanguageModel, prompts: list[list[int]], max_new_tokens: int, pick: Pick = greedy, samples: int = 1
+) -> list[list[Decoded]]:
+    """Continue each prompt.
+
+    Args:
+        lm: the model.
+        prompts: token ids of each prompt, of any lengths.
+        max_new_tokens: longest continuation.
+        pick: chooses the next tokens of all rows; rows are prompt-major (`prompt * samples + sample`).
+        samples: continuations per prompt; they share the pass over it.
+
+    Returns:
+        `samples` sequences for each prompt.
+    """
+    ids, mask = left_padded(prompts, lm.tokenizer.pad_token_id, lm.device)
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    cache = DynamicCache(config=lm.model.config)
+    call = dict(past_key_values=cache, use_cache=True, logits_to_keep=1)
+    logits = lm.model(input_ids=ids, attention_mask=mask, position_ids=positions, **call).logits[:, -1]
+    if samples > 1:
+        cache.batch_repeat_interleave(samples)
+        logits, mask = logits.repeat_interleave(samples, 0), mask.repeat_interleave(samples, 0)
+    position = mask.sum(-1, keepdim=True)
+    rows = [Decoded() for _ in range(len(prompts) * samples)]
+    stop = torch.tensor(lm.stop_ids, device=lm.device)
+    running = torch.ones(len(rows), dtype=torch.bool, device=lm.device)
+    for step in range(max_new_tokens):
+        logprobs = logits.float().log_softmax(-1)
+        tokens = pick(logprobs, step)
+        entropies = entropy_of(logprobs).tolist()
+        chosen = logprobs.gather(-1, tokens[:, None])[:, 0].tolist()
+        ends = torch.isin(tokens, stop)
+        for row, (token, end, alive) in enumerate(zip(tokens.tolist(), ends.tolist(), running.tolist(), strict=True)):
+            if alive and end:
+                rows[row].ended, rows[row].end_logprob = True, chosen[row]
+            elif alive:
+                rows[row].ids.append(token)
+                rows[row].logprobs.append(chosen[row])
+                rows[row].entropies.append(entropies[row])
+        running &= ~ends
+        if step + 1 == max_new_tokens or not running.any():
+            break
+        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], -1)
+        logits = lm.model(input_ids=tokens[:, None], attention_mask=mask, position_ids=position, **call).logits[:, -1]
+        position = position + 1
+    return [rows[i * samples : (i + 1) * samples] for i in range(len(prompts))]
+
+
+@torch.inference_mode()
+def score_continuations(lm: LanguageModel, prompts: list[list[int]], continuations: list[list[int]]) -> list[Decoded]:
+    """Entropy and log-probability at each token of given continuations, in one forward pass.
+
+    Args:
+        lm: the model.
+        prompts: token ids of each prompt.
+        continuations: token ids that follow each; at least one.
+
+    Returns:
+        For each row the continuation's `logprobs` and `entropies`; logits exist at its positions alone.
+    """
+    longest = max(len(c) for c in continuations)
+    rows = [p + c for p, c in zip(prompts, continuations, strict=True)]
+    ids, mask = left_padded(rows, lm.tokenizer.pad_token_id, lm.device)
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    logits = lm.model(
+        input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, logits_to_keep=longest + 1
+    ).logits
+    found = []
+    for row, continuation in enumerate(continuations):
+        logprobs = logits[row, -len(continuation) - 1 : -1].float().log_softmax(-1)
+        taken = logprobs.gather(-1, torch.tensor(continuation, device=lm.device)[:, None])[:, 0]
+        found.append(Decoded(continuation, taken.tolist(), entropy_of(logprobs).tolist()))
+    return found
+
+
+def running_batches(items: list, lengths: list[int], budget: int) -> Iterator[list]:
+    """The items themselves in the batches of `batches_by_tokens`."""
+    for batch in batches_by_tokens(lengths, budget):
+        yield [items[i] for i in batch]

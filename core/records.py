@@ -1,0 +1,119 @@
+"""The data model on one page, in the order of the flow: Turn, Passage, Candidate, Hit, TokenStats, Score, Pair."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+Message = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One question of a conversation; a line of `turns.jsonl`.
+
+    Only `id`, `history` and `question` are needed to train. `answers`, `relevant` (document id -> grade) and `rewrite` (a
+    person's stand-alone question) serve evaluation. `conversation` groups turns; without it, what stands before the last
+    `_` of the id. `kind` (`first`, `follow_up`, `switch`, `return`) splits the result table.
+    """
+
+    id: str
+    history: tuple[Message, ...]
+    question: str
+    answers: tuple[str, ...] = ()
+    relevant: dict[str, int] = field(default_factory=dict)
+    rewrite: str | None = None
+    conversation: str = ""
+    kind: str = ""
+
+    @property
+    def group(self) -> str:
+        """The conversation that this turn belongs to: the unit of resampling in significance tests."""
+        return self.conversation or self.id.rpartition("_")[0] or self.id
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One document of the collection; a line of `corpus.jsonl`."""
+
+    id: str
+    text: str
+    title: str = ""
+
+    @property
+    def content(self) -> str:
+        """What is indexed and what the generator reads: the title, if there is one, and the text."""
+        return f"{self.title}\n{self.text}" if self.title and not self.text.startswith(self.title) else self.text
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One distinct rewrite of a turn.
+
+    `logprob` is the sum of its tokens' raw log-probabilities (before temperature) in nats, the end-of-turn token included;
+    `tokens` is their number; `count` says how many samples came out as this text.
+    """
+
+    text: str
+    logprob: float
+    tokens: int
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A retrieved document and the retriever's score."""
+
+    doc: str
+    score: float
+
+
+@dataclass(frozen=True)
+class TokenStats:
+    """What the generator's passes say about one answer, token by token (lists of length T, nats).
+
+    `h0`, `hd`: entropy of the next-token distribution without and with the documents. `logp0`, `logpd`: log-probability of
+    the answer token in each.
+    """
+
+    tokens: tuple[str, ...]
+    h0: tuple[float, ...]
+    hd: tuple[float, ...]
+    logp0: tuple[float, ...]
+    logpd: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Score:
+    """The utility of one document list for one turn. `value` is None when there is none, and `error` says why."""
+
+    value: float | None
+    answer: str = ""
+    error: str | None = None
+    rule: str = ""
+    key: tuple[int, ...] = ()
+    stats: TokenStats | None = None
+    abstains: bool = False
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A preference pair as TRL reads it: `prompt`, `chosen` and `rejected` are lists of messages."""
+
+    id: str
+    prompt: list[Message]
+    chosen: list[Message]
+    rejected: list[Message]
+    score_chosen: float
+    score_rejected: float
+    gap: float
+    reward: str
+
+
+def plain(record: Any) -> dict[str, Any]:
+    """A dataclass record as a JSON-ready dict without empty fields."""
+    return {key: value for key, value in asdict(record).items() if value not in (None, "", (), [], {})}
+
+
+def group_of(turns: Iterable[Turn]) -> dict[str, str]:
+    """Turn id -> conversation."""
+    return {turn.id: turn.group for turn in turns}

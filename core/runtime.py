@@ -1,0 +1,107 @@
+"""Logging, progress, seeds, processes, peak memory: how a long run shows itself."""
+
+import hashlib
+import logging
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tqdm import tqdm
+
+from core.errors import InputError
+
+log = logging.getLogger("rewriter")
+LOG_EVERY = 15.0  # seconds between progress lines without a terminal
+
+
+def process() -> tuple[int, int]:
+    """Rank of this process and number of processes, as `accelerate launch` sets them."""
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def wait_for_all() -> None:
+    """Return when every process has come here."""
+    if process()[1] > 1:
+        from accelerate import PartialState
+
+        PartialState().wait_for_everyone()
+
+
+def set_up_logging() -> None:
+    """One format, INFO on rank 0 and warnings elsewhere."""
+    rank, _ = process()
+    logging.basicConfig(
+        level=logging.INFO if rank == 0 else logging.WARNING, format="%(message)s", stream=sys.stdout, force=True
+    )
+    for noisy in ("httpx", "datasets", "transformers", "torch", "accelerate"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class Progress:
+    """A bar on a terminal, a plain line every few seconds elsewhere; both with rate and time left.
+
+    Args:
+        name: stage.
+        total: number of items.
+        unit: what is counted.
+    """
+
+    def __init__(self, name: str, total: int, unit: str = "turns"):
+        self.name, self.total, self.unit, self.count = name, total, unit, 0
+        self.start = self.said = time.monotonic()
+        quiet = process()[0] != 0
+        self.bar = tqdm(total=total, desc=name, unit=unit, leave=False) if sys.stderr.isatty() and not quiet else None
+
+    def advance(self, number: int = 1) -> None:
+        self.count += number
+        if self.bar is not None:
+            self.bar.update(number)
+        elif time.monotonic() - self.said >= LOG_EVERY:
+            self.said = time.monotonic()
+            rate = self.count / (self.said - self.start)
+            left = (self.total - self.count) / rate if rate else float("inf")
+            log.info("%s: %d/%d %s, %.1f/s, %.0f s left", self.name, self.count, self.total, self.unit, rate, left)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def seed_of(*parts: object) -> int:
+    """A 63-bit seed that depends on every part and on nothing else (not on the process, the batch or the order)."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
+
+
+def peak_memory_mb() -> float:
+    """Largest resident memory of this process so far, in MB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
+
+
+def run_command(main: Callable[[], Any]) -> None:
+    """Run a command's `main`: bad input becomes one line and status 2, Ctrl-C a hint that the run goes on from here."""
+    try:
+        main()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here.", file=sys.stderr)
+        raise SystemExit(130) from None
+    except OSError as error:
+        if error.errno != 28:  # no space left on device
+            raise
+        print(
+            f"error: no space left ({error.filename or 'disk full'}); free some, then the same command goes on.",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from None

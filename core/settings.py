@@ -1,0 +1,330 @@
+"""Settings: one dataclass per section, read from YAML and overridden by `--section.key value`. Imports no torch."""
+
+import difflib
+import sys
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from jsonargparse import ArgumentParser
+
+from core.errors import InputError
+
+STAGES = ("candidates", "rankings", "scores", "pairs", "sft", "dpo", "evaluation")
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass
+class RunSettings:
+    """Where the run lives and how far it goes.
+
+    Args:
+        dir: run folder; every stage gets a folder in it.
+        seed: seed of sampling, shuffling and training.
+        limit: use the first N turns of each file (for a quick look).
+        until: stop after this stage.
+        redo_from: delete this stage and all later ones, and make them again.
+        max_failed_fraction: stop when more than this share of a stage's records failed.
+    """
+
+    dir: str
+    seed: int = 1
+    limit: int | None = None
+    until: Literal["candidates", "rankings", "scores", "pairs", "sft", "dpo", "evaluation"] | None = None
+    redo_from: Literal["candidates", "rankings", "scores", "pairs", "sft", "dpo", "evaluation"] | None = None
+    max_failed_fraction: float = 0.1
+
+
+@dataclass
+class DataSettings:
+    """Conversations and collection.
+
+    Args:
+        format: `records` reads the files named below; `tiny_world` makes them.
+        train: turns to train on (JSONL).
+        test: held-out turns to evaluate on (JSONL).
+        corpus: the collection (JSONL).
+        world_seed: seed of the tiny world.
+    """
+
+    format: Literal["records", "tiny_world"] = "records"
+    train: str | None = None
+    test: str | None = None
+    corpus: str | None = None
+    world_seed: int = 0
+
+
+@dataclass
+class RewriterSettings:
+    """The model that is trained, and how candidates are sampled from it.
+
+    Args:
+        model: folder or Hub id of a causal language model.
+        adapter: PEFT adapter to start from.
+        instruction: system message of the rewrite prompt; empty for the built-in one.
+        dtype: float32, bfloat16 or float16.
+        n: samples per turn.
+        temperature: sampling temperature.
+        top_p: nucleus sampling threshold; 1 keeps the whole distribution.
+        max_new_tokens: longest rewrite.
+        batch_tokens: prompt tokens per batch, times samples.
+    """
+
+    model: str
+    adapter: str | None = None
+    instruction: str = ""
+    dtype: str = "float32"
+    n: int = 8
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_new_tokens: int = 48
+    batch_tokens: int = 16384
+
+
+@dataclass
+class GeneratorSettings:
+    """The model that answers and scores.
+
+    Args:
+        model: folder or Hub id; the rewriter's model when not given.
+        dtype: float32, bfloat16 or float16.
+        max_new_tokens: longest answer.
+        batch_tokens: tokens per batch.
+    """
+
+    model: str | None = None
+    dtype: str = "float32"
+    max_new_tokens: int = 64
+    batch_tokens: int = 16384
+
+
+@dataclass
+class RetrievalSettings:
+    """Retriever.
+
+    Args:
+        engine: `rank_bm25` (exact, for small collections).
+        analyzer: `english` (lower case, stop words, Snowball stems) or `plain` (lower-case words).
+        k: documents given to the generator.
+        depth: documents per ranking in the evaluation.
+        k1: BM25 term-frequency saturation.
+        b: BM25 length normalisation.
+    """
+
+    engine: Literal["rank_bm25"] = "rank_bm25"
+    analyzer: Literal["english", "plain"] = "english"
+    k: int = 3
+    depth: int = 100
+    k1: float = 0.9
+    b: float = 0.4
+
+
+@dataclass
+class ScoringSettings:
+    """The reward: GROGU utilities of a document list.
+
+    Args:
+        reward: `key_entropy`, `entropy`, `key_ppl` or `ppl`.
+        question: what the generator is asked: the `conversation` (the same for every candidate) or the candidate (`rewrite`).
+        alpha: a token is key when the documents change its entropy by more than this many nats.
+        fallback: share of tokens taken, highest entropy first, when none is key.
+        fallback_by: entropy that the fallback sorts by.
+        log_ppl: difference of mean log-likelihoods in place of perplexities.
+    """
+
+    reward: Literal["key_entropy", "entropy", "key_ppl", "ppl"] = "key_entropy"
+    question: Literal["conversation", "rewrite"] = "conversation"
+    alpha: float = 0.05
+    fallback: float = 0.10
+    fallback_by: Literal["ungrounded", "grounded"] = "ungrounded"
+    log_ppl: bool = False
+
+
+@dataclass
+class PairSettings:
+    """Which preference pairs are kept.
+
+    Args:
+        drop_fraction: share of pairs dropped, smallest gaps first.
+        min_gap: then drop gaps below this; 0 keeps every pair.
+    """
+
+    drop_fraction: float = 0.5
+    min_gap: float = 0.0
+
+
+@dataclass
+class EvaluationSettings:
+    """What is compared on the test turns.
+
+    Args:
+        systems: rows of the result table.
+        answers: also answer every turn from each system's documents (EM, F1, contains, key_entropy).
+        resamples: bootstrap and randomisation resamples per comparison.
+    """
+
+    systems: list[str] = field(default_factory=lambda: ["original", "history", "base", "sft", "dpo", "reference"])
+    answers: bool = True
+    resamples: int = 2000
+
+
+@dataclass
+class Settings:
+    """A whole run. `lora`, `sft` and `dpo` are handed to PEFT's `LoraConfig` and TRL's `SFTConfig` and `DPOConfig`."""
+
+    run: RunSettings
+    data: DataSettings
+    rewriter: RewriterSettings
+    generator: GeneratorSettings
+    retrieval: RetrievalSettings
+    scoring: ScoringSettings
+    pairs: PairSettings
+    evaluation: EvaluationSettings
+    lora: dict[str, Any] = field(default_factory=dict)
+    sft: dict[str, Any] = field(default_factory=dict)
+    dpo: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.run.dir)
+
+
+SECTIONS = {f.name: f.type for f in fields(Settings)}
+PASSED_ON = ("lora", "sft", "dpo")
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """The end of an error message: the closest known name, or all of them."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean `{close[0]}`?" if close else f"known: {', '.join(known)}."
+
+
+def refuse_unknown(keys: dict[str, str]) -> None:
+    """Raise for the first dotted key that is no setting.
+
+    Args:
+        keys: dotted key -> where it was read.
+
+    Raises:
+        InputError: names the place, the key and the nearest right one.
+    """
+    for key, place in keys.items():
+        section, _, name = key.partition(".")
+        if section not in SECTIONS:
+            raise InputError(f"{place}: unknown section `{section}`; {nearest(section, list(SECTIONS))}")
+        if section not in PASSED_ON and name:
+            known = [f.name for f in fields(SECTIONS[section])]
+            if name not in known:
+                raise InputError(
+                    f"{place}: unknown setting `{key}`; {nearest(key, [f'{section}.{k}' for k in known])}"
+                )
+
+
+def keys_of_yaml(path: Path) -> dict[str, str]:
+    """Dotted keys of a settings file."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"--config {path}: cannot be read ({error.strerror}).") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"--config {path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise InputError(
+            f"--config {path}: expected sections such as `run:` and `data:`, got {type(values).__name__}."
+        )
+    keys = {}
+    for section, content in values.items():
+        if section in PASSED_ON or not isinstance(content, dict):
+            keys[str(section)] = str(path)
+        else:
+            keys.update({f"{section}.{name}": str(path) for name in content})
+    return keys
+
+
+def keys_of_flags(argv: list[str]) -> dict[str, str]:
+    """Dotted keys of the `--section.key` flags."""
+    flags = [word[2:].partition("=")[0] for word in argv if word.startswith("--")]
+    return {flag: "command line" for flag in flags if flag not in ("config", "help", "print_config")}
+
+
+def parser_of(description: str) -> ArgumentParser:
+    parser = ArgumentParser(description=description, exit_on_error=False)
+    parser.add_argument("--config", action="config", help="YAML file with the settings of one run")
+    for section, kind in SECTIONS.items():
+        if section in PASSED_ON:
+            target = {"lora": "PEFT's LoraConfig", "sft": "TRL's SFTConfig", "dpo": "TRL's DPOConfig"}[section]
+            parser.add_argument(f"--{section}", type=dict[str, Any], default={}, help=f"any key of {target}")
+        else:
+            parser.add_class_arguments(kind, section)
+    return parser
+
+
+def read_settings(description: str, argv: list[str] | None = None) -> Settings:
+    """Settings of one run: YAML first, then flags.
+
+    Args:
+        description: text at the top of `--help`.
+        argv: command line without the program's name; `sys.argv[1:]` when not given.
+
+    Raises:
+        InputError: a file, section, key or value is not usable; names it and the nearest right one.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    for number, word in enumerate(argv):
+        name, _, value = word.partition("=")
+        if name == "--config":
+            value = value or (argv[number + 1] if number + 1 < len(argv) else "")
+            refuse_unknown(keys_of_yaml(Path(value)))
+    refuse_unknown(keys_of_flags(argv))
+    try:
+        parsed = parser_of(description).parse_args(argv)
+    except Exception as error:
+        raise InputError(" ".join(str(error).split())) from error
+    values = parsed.as_dict()
+    settings = Settings(
+        **{
+            section: values[section] or {} if section in PASSED_ON else kind(**values[section])
+            for section, kind in SECTIONS.items()
+        }
+    )
+    check_ranges(settings)
+    return settings
+
+
+def check_ranges(settings: Settings) -> None:
+    """Refuse values outside their range.
+
+    Raises:
+        InputError: names the setting, the value and the range.
+    """
+    at_least = {
+        "rewriter.n": 2, "rewriter.max_new_tokens": 1, "rewriter.batch_tokens": 1, "generator.max_new_tokens": 1,
+        "generator.batch_tokens": 1, "retrieval.k": 1, "retrieval.depth": 1, "scoring.alpha": 0, "pairs.min_gap": 0,
+        "evaluation.resamples": 1, "retrieval.k1": 0, "run.limit": 1,
+    }  # fmt: skip
+    shares = ["pairs.drop_fraction", "rewriter.top_p", "scoring.fallback", "run.max_failed_fraction", "retrieval.b"]
+    for key, least in at_least.items():
+        value = value_of(settings, key)
+        if value is not None and value < least:
+            raise InputError(f"`{key}` must be at least {least}, got {value}.")
+    for key in shares:
+        if not 0 <= value_of(settings, key) <= 1:
+            raise InputError(f"`{key}` must be from 0 to 1, got {value_of(settings, key)}.")
+    if settings.rewriter.temperature <= 0:
+        raise InputError(f"`rewriter.temperature` must be above 0, got {settings.rewriter.temperature}.")
+    unknown = [name for name in settings.evaluation.systems if name not in EvaluationSettings().systems]
+    if unknown:
+        raise InputError(
+            f"`evaluation.systems` has `{unknown[0]}`; {nearest(unknown[0], EvaluationSettings().systems)}"
+        )
+
+
+def value_of(settings: Settings, key: str) -> Any:
+    section, name = key.split(".")
+    return getattr(getattr(settings, section), name)
+
+
+def as_plain(settings: Settings) -> dict[str, Any]:
+    """All settings as nested dicts, for the log and the records."""
+    return asdict(settings)

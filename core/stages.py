@@ -1,0 +1,70 @@
+"""The frame that every record-making stage shares: skip when complete, share turns out, go on, count, one summary line."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from core.artifacts import Stage, in_batches
+from core.errors import InputError
+from core.runtime import Progress, log, process, wait_for_all
+
+
+def carry_out(
+    stage: Stage,
+    batches: Callable[[], list[list[Any]]],
+    make: Callable[[], Callable[[list[Any]], list[dict[str, Any]]]],
+    summarise: Callable[[Iterable[dict[str, Any]]], dict[str, Any]],
+    most_failed: float = 1.0,
+) -> Stage:
+    """Bring a stage to its end, or pass over it when it is complete.
+
+    Args:
+        stage: where the records go.
+        batches: makes the fixed plan of this process: items with an `id`, in batches.
+        make: loads what is needed and returns the function from a batch to its records. Called only when there is work.
+        summarise: counts over all records, for the manifest and the summary line; `failed` and `total` are looked at.
+        most_failed: share of failed records above which the run stops.
+
+    Raises:
+        InputError: too many records failed.
+    """
+    if stage.complete:
+        log.info("%s: complete, nothing to do (%s)", stage.name, stage.folder)
+        return stage
+    start, plan = time.monotonic(), batches()
+    total = sum(map(len, plan))
+    done = stage.done()
+    made: Counter = Counter(found=total)
+    if any(item.id not in done for batch in plan for item in batch):
+        if done:
+            log.info("%s: going on after %d finished records", stage.name, len(done))
+        worker = make()
+        with Progress(stage.name, total) as progress:
+            made = in_batches(stage, plan, worker, progress.advance)
+    wait_for_all()
+    counts = summarise(stage.records())
+    failed, all_records = counts.get("failed", 0), counts.get("total", 0)
+    if all_records and failed / all_records > most_failed:
+        reasons = ", ".join(f"{number} {reason}" for reason, number in counts.get("reasons", {}).items())
+        raise InputError(
+            f"{stage.name}: {failed} of {all_records} failed ({reasons}), more than `run.max_failed_fraction` = {most_failed}. "
+            f"The records are in {stage.folder}; after a change use `--run.redo_from {stage.name}`."
+        )
+    if process()[0] == 0:
+        stage.finish(counts)
+    wait_for_all()
+    seconds = time.monotonic() - start
+    said = ", ".join(
+        f"{value} {key}" for key, value in counts.items() if isinstance(value, (int, float)) and key != "total"
+    )
+    rate = f"{made['made'] / seconds:.1f}/s, " if made["made"] else ""
+    log.info("%s: %s turns (%s) in %.1f s, %s-> %s", stage.name, all_records, said, seconds, rate, stage.folder)
+    return stage
+
+
+def shared_out(items: list[Any], size: int) -> list[list[Any]]:
+    """This process's share of the items, every n-th, cut into batches of a size."""
+    rank, world = process()
+    mine = items[rank::world]
+    return [mine[i : i + size] for i in range(0, len(mine), size)]

@@ -1,0 +1,1 @@
+"""Collections, retrievers, rankings and retrieval measures."""

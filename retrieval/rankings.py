@@ -1,0 +1,81 @@
+"""STAGE rankings: retrieve the generator's documents for every candidate.
+
+    python -m retrieval.rankings --config configs/quickstart.yaml
+
+Reads `<run>/candidates` and the collection; writes `<run>/rankings`: `{"id", "rankings": [[[doc, score], ...] per candidate]}`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from core.artifacts import Stage, completed, sha256
+from core.inputs import data_file
+from core.runtime import process, run_command, set_up_logging
+from core.settings import Settings, read_settings
+from core.stages import carry_out, shared_out
+from retrieval.corpus import read_corpus
+from retrieval.retriever import retriever_of
+
+NAME = "rankings"
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Queries:
+    """The candidate queries of one turn."""
+
+    id: str
+    texts: tuple[str, ...]
+
+
+def rankings_stage(settings: Settings) -> Stage:
+    """The stage's folder with what decides its content."""
+    candidates = completed(settings.run_dir / "candidates")
+    retrieval = asdict(settings.retrieval)
+    del retrieval["depth"]  # of the evaluation alone
+    inputs = {"candidates": candidates.identity(), "corpus": sha256(data_file(settings, "corpus"))}
+    return Stage(settings.run_dir / NAME, retrieval, inputs, process()[0])
+
+
+def make_rankings(settings: Settings) -> Stage:
+    """Bring the stage to its end."""
+    candidates = completed(settings.run_dir / "candidates")
+
+    def plan() -> list[list[Queries]]:
+        found = (Queries(r["id"], tuple(c["text"] for c in r["candidates"])) for r in candidates.records())
+        return shared_out(sorted(found, key=lambda queries: queries.id), BATCH)
+
+    def worker():
+        retriever = retriever_of(settings.retrieval, list(read_corpus(data_file(settings, "corpus"))))
+
+        def make(batch: list[Queries]) -> list[dict[str, Any]]:
+            hits = iter(retriever.search([text for queries in batch for text in queries.texts], settings.retrieval.k))
+            return [
+                {"id": queries.id, "rankings": [[[hit.doc, hit.score] for hit in next(hits)] for _ in queries.texts]}
+                for queries in batch
+            ]
+
+        return make
+
+    return carry_out(rankings_stage(settings), plan, worker, summarise)
+
+
+def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Totals: rankings, distinct document lists within a turn, and rankings without a document."""
+    counts: Counter = Counter()
+    for record in records:
+        lists = [tuple(doc for doc, _ in ranking) for ranking in record["rankings"]]
+        counts.update(total=1, rankings=len(lists), distinct=len(set(lists)), empty=sum(not found for found in lists))
+    return dict(counts)
+
+
+def main() -> None:
+    settings = read_settings(__doc__)
+    set_up_logging()
+    make_rankings(settings)
+
+
+if __name__ == "__main__":
+    run_command(main)

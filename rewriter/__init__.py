@@ -1,0 +1,1 @@
+"""Conversations in, candidate rewrites out."""

@@ -1,0 +1,83 @@
+"""STAGE candidates: sample several rewrites of every training turn.
+
+    python -m rewriter.candidates --config configs/quickstart.yaml
+
+Reads the training turns; writes `<run>/candidates`: `{"id", "candidates": [{"text", "logprob", "tokens", "count"}], "counts"}`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from core.artifacts import Stage, sha256
+from core.inputs import data_file
+from core.records import Turn
+from core.runtime import process, run_command, set_up_logging
+from core.settings import Settings, read_settings
+from core.stages import carry_out, shared_out
+from rewriter.conversations import read_turns
+
+NAME = "candidates"
+
+
+def candidates_stage(settings: Settings) -> Stage:
+    """The stage's folder with what decides its content."""
+    from core.language_model import fingerprint
+
+    rewriter = asdict(settings.rewriter)
+    del rewriter["batch_tokens"]
+    decided = rewriter | {"seed": settings.run.seed, "limit": settings.run.limit}
+    inputs = {
+        "train": sha256(data_file(settings, "train")),
+        "model": fingerprint(settings.rewriter.model, settings.rewriter.adapter),
+    }
+    return Stage(settings.run_dir / NAME, decided, inputs, process()[0])
+
+
+def make_candidates(settings: Settings) -> Stage:
+    """Bring the stage to its end."""
+    options = settings.rewriter
+
+    def plan() -> list[list[Turn]]:
+        turns = read_turns(data_file(settings, "train"), settings.run.limit)
+        return shared_out(turns, max(1, options.batch_tokens // (256 * options.n)))
+
+    def worker():
+        from core.language_model import load_language_model
+        from rewriter.sampling import sample_rewrites
+
+        lm = load_language_model(options.model, options.adapter, options.dtype)
+
+        def make(turns: list[Turn]) -> list[dict[str, Any]]:
+            sampled = sample_rewrites(
+                lm, turns, options.n, options.temperature, options.top_p, options.max_new_tokens, settings.run.seed,
+                options.instruction,
+            )  # fmt: skip
+            return [
+                {"id": turn.id, "candidates": [asdict(c) for c in candidates], "counts": counts}
+                for turn, (candidates, counts) in zip(turns, sampled, strict=True)
+            ]
+
+        return make
+
+    return carry_out(candidates_stage(settings), plan, worker, summarise, settings.run.max_failed_fraction)
+
+
+def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Totals; a turn without any candidate is a failure."""
+    counts: Counter = Counter()
+    for record in records:
+        counts.update(total=1, distinct=len(record["candidates"]), failed=not record["candidates"])
+        counts.update(record["counts"])
+    return dict(counts) | {"reasons": {"turns with empty samples alone": counts["failed"]}}
+
+
+def main() -> None:
+    settings = read_settings(__doc__)
+    set_up_logging()
+    make_candidates(settings)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,81 @@
+"""Conversations from files: the project's own `turns.jsonl`."""
+
+from pathlib import Path
+from typing import Any
+
+from core.artifacts import read_json_lines
+from core.errors import InputError
+from core.records import Turn
+
+ROLES = ("user", "assistant")
+
+
+def read_turns(path: Path, limit: int | None = None) -> list[Turn]:
+    """Read a file of turns.
+
+    Args:
+        path: JSONL, one turn a line (fields: `core.records.Turn`).
+        limit: read the first so many.
+
+    Raises:
+        InputError: a line is not usable (file, line, field, value), an id stands twice, or there is no turn.
+    """
+    turns: dict[str, Turn] = {}
+    for number, record in read_json_lines(path):
+        turn = turn_of(record, f"{path}:{number}")
+        if turn.id in turns:
+            raise InputError(f"{path}:{number}: the id `{turn.id}` stands twice; ids must be unique.")
+        turns[turn.id] = turn
+        if len(turns) == limit:
+            break
+    if not turns:
+        raise InputError(
+            f"{path}: no turns in it; one JSON object a line is expected, with `id`, `history`, `question`."
+        )
+    return list(turns.values())
+
+
+def turn_of(record: dict[str, Any], place: str) -> Turn:
+    """A turn from its JSON object.
+
+    Raises:
+        InputError: a field is missing or of the wrong type; begins with `place`.
+    """
+
+    def need(ok: bool, name: str, expected: str) -> None:
+        if name not in record:
+            raise InputError(f"{place}: the field `{name}` is missing; expected {expected}.")
+        if not ok:
+            raise InputError(f"{place}: `{name}` must be {expected}, got {short(record[name])}.")
+
+    text = "a text that is not empty"
+    for name in ("id", "question"):
+        need(isinstance(record.get(name), str) and record[name].strip() != "", name, text)
+    history = record.get("history")
+    need(isinstance(history, list), "history", 'a list of {"role", "content"}; [] for a first question')
+    for message in history:
+        good = isinstance(message, dict) and message.get("role") in ROLES and isinstance(message.get("content"), str)
+        need(good, "history", 'a list of {"role": "user" or "assistant", "content": text}')
+    optional = {"answers": list, "relevant": dict, "rewrite": str, "conversation": str, "kind": str}
+    for name, kind in optional.items():
+        if record.get(name) is not None:
+            need(isinstance(record[name], kind), name, f"a {kind.__name__}")
+    answers, relevant = record.get("answers") or [], record.get("relevant") or {}
+    need(all(isinstance(a, str) for a in answers), "answers", "a list of texts")
+    need(all(type(grade) is int for grade in relevant.values()), "relevant", "document ids with whole-number grades")
+    return Turn(
+        id=record["id"],
+        history=tuple({"role": m["role"], "content": m["content"]} for m in history),
+        question=record["question"],
+        answers=tuple(answers),
+        relevant=relevant,
+        rewrite=record.get("rewrite") or None,
+        conversation=record.get("conversation") or "",
+        kind=record.get("kind") or "",
+    )
+
+
+def short(value: Any, most: int = 60) -> str:
+    """A value for an error message, shortened."""
+    text = repr(value)
+    return text if len(text) <= most else text[: most - 3] + "..."

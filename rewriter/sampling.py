@@ -1,0 +1,118 @@
+"""Several rewrites a turn from a causal LM, or the most likely one."""
+
+from collections import Counter
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from core.language_model import LanguageModel, Pick, chat_ids, decode, greedy
+from core.records import Candidate, Turn
+from core.runtime import seed_of
+from rewriter.prompts import INSTRUCTION, normalised, read_rewrite, rewrite_messages
+
+
+def prompt_of(lm: LanguageModel, turn: Turn, instruction: str, room: int) -> tuple[list[int], int]:
+    """Token ids of a turn's rewrite prompt, with the oldest messages left out where the context is too short.
+
+    Args:
+        lm: the rewriter.
+        turn: the turn.
+        instruction: system message; empty for the built-in one.
+        room: tokens to leave for the output.
+
+    Returns:
+        The ids and how many messages were left out.
+    """
+    history = list(turn.history)
+    while True:
+        ids = chat_ids(lm.tokenizer, rewrite_messages(history, turn.question, instruction or INSTRUCTION))
+        if len(ids) + room <= lm.context or not history:
+            return ids, len(turn.history) - len(history)
+        history = history[1:]
+
+
+def sampler(noise: Tensor, temperature: float, top_p: float) -> Pick:
+    """A choice by inverse transform from fixed noise: the same noise and distribution give the same token.
+
+    Args:
+        noise: [rows, steps], uniform in [0, 1).
+        temperature: above 0; 1 samples the model's own distribution.
+        top_p: the smallest set of tokens with at least this probability is kept; 1 keeps all.
+    """
+
+    def pick(logprobs: Tensor, step: int) -> Tensor:
+        probabilities = (logprobs / temperature).softmax(-1).double()
+        order = None
+        if top_p < 1:
+            probabilities, order = probabilities.sort(-1, descending=True)
+            probabilities = probabilities.masked_fill(probabilities.cumsum(-1) - probabilities >= top_p, 0.0)
+        heights = probabilities.cumsum(-1)
+        wanted = noise[:, step : step + 1].to(heights) * heights[:, -1:]
+        tokens = torch.searchsorted(heights, wanted, right=True).clamp(max=heights.shape[-1] - 1)
+        return (tokens if order is None else order.gather(-1, tokens))[:, 0]
+
+    return pick
+
+
+def sample_rewrites(
+    lm: LanguageModel,
+    turns: list[Turn],
+    n: int,
+    temperature: float,
+    top_p: float,
+    max_new_tokens: int,
+    seed: int,
+    instruction: str = "",
+) -> list[tuple[list[Candidate], dict[str, int]]]:
+    """Sample `n` rewrites of each turn, cleaned and merged.
+
+    Args:
+        lm: the rewriter.
+        turns: one batch.
+        n: samples per turn.
+        temperature: above 0.
+        top_p: in (0, 1].
+        max_new_tokens: longest output; a sample that does not end by then is kept and counted as `cut`.
+        seed: with the turn's id it decides the samples.
+        instruction: system message; empty for the built-in one.
+
+    Returns:
+        For each turn its distinct candidates in the order they came (`normalised` decides what is the same), and counts: `empty` and `cut` samples,
+        `merged` duplicates, `messages_left_out` of the prompt.
+    """
+    prompts, left_out = zip(*(prompt_of(lm, turn, instruction, max_new_tokens) for turn in turns), strict=True)
+    noise = torch.cat([noise_of(seed, turn.id, n, max_new_tokens) for turn in turns])
+    pick = sampler(noise.to(lm.device), temperature, top_p)
+    found = []
+    for missing, outputs in zip(left_out, decode(lm, list(prompts), max_new_tokens, pick, n), strict=True):
+        counts: Counter = Counter(messages_left_out=missing)
+        candidates: dict[str, Candidate] = {}
+        for output in outputs:
+            text = read_rewrite(lm.tokenizer.decode(output.ids, skip_special_tokens=True))
+            counts["cut"] += not output.ended
+            if not text:
+                counts["empty"] += 1
+                continue
+            same = candidates.get(normalised(text))
+            if same is not None:
+                candidates[normalised(text)] = replace(same, count=same.count + 1)
+                counts["merged"] += 1
+            else:
+                total = sum(output.logprobs) + output.end_logprob
+                candidates[normalised(text)] = Candidate(text, total, len(output.ids) + output.ended)
+        found.append((list(candidates.values()), {k: v for k, v in counts.items() if v}))
+    return found
+
+
+def noise_of(seed: int, turn_id: str, n: int, steps: int) -> Tensor:
+    """Uniform noise [n, steps] that belongs to one turn."""
+    return torch.rand(n, steps, generator=torch.Generator().manual_seed(seed_of(seed, turn_id)))
+
+
+def best_rewrites(lm: LanguageModel, turns: list[Turn], max_new_tokens: int, instruction: str = "") -> list[str]:
+    """The most likely rewrite of each turn (greedy); the question itself where the model says nothing."""
+    prompts = [prompt_of(lm, turn, instruction, max_new_tokens)[0] for turn in turns]
+    outputs = decode(lm, prompts, max_new_tokens, greedy)
+    texts = [read_rewrite(lm.tokenizer.decode(output[0].ids, skip_special_tokens=True)) for output in outputs]
+    return [text or turn.question for text, turn in zip(texts, turns, strict=True)]

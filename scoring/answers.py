@@ -1,0 +1,50 @@
+"""Comparing answers as SQuAD does, and telling an abstention."""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+ABSTENTION = re.compile(
+    r"no[- ]response|no answer|i (do not|don't) know|i'm sorry|not (mentioned|specified|provided|stated|enough information)"
+    r"|(cannot|can't|unable to) (be )?(answer|determine|find)|unknown\W*$|does not (say|mention|provide)|do not (say|mention|contain)",
+    re.IGNORECASE,
+)
+
+
+def normalise(text: str) -> str:
+    """Lower case, without punctuation, articles and double blanks (SQuAD's evaluation script)."""
+    text = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return " ".join(ARTICLES.sub(" ", text).split())
+
+
+def exact_match(answer: str, references: Sequence[str]) -> float:
+    """1.0 when the answer equals a reference after normalisation."""
+    return float(normalise(answer) in {normalise(reference) for reference in references})
+
+
+def contains(answer: str, references: Sequence[str]) -> float:
+    """1.0 when a reference stands inside the answer, word for word, after normalisation."""
+    inside = f" {normalise(answer)} "
+    return float(any(f" {normalise(reference)} " in inside for reference in references if normalise(reference)))
+
+
+def token_f1(answer: str, references: Sequence[str]) -> float:
+    """The best harmonic mean of token precision and recall against a reference."""
+    return max((_f1(normalise(answer).split(), normalise(reference).split()) for reference in references), default=0.0)
+
+
+def _f1(answer: list[str], reference: list[str]) -> float:
+    if not answer or not reference:
+        return float(answer == reference)
+    common = sum((Counter(answer) & Counter(reference)).values())
+    if not common:
+        return 0.0
+    precision, recall = common / len(answer), common / len(reference)
+    return 2 * precision * recall / (precision + recall)
+
+
+def abstains(answer: str) -> bool:
+    """Whether an answer reads like a refusal to answer."""
+    return bool(ABSTENTION.search(answer))

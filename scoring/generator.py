@@ -1,0 +1,106 @@
+"""The generator's two passes: it answers with documents, then the same answer is read without them.
+
+Duplicates are computed once: a (question, document list) in the grounded pass, a (question, answer) in the ungrounded one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from core.language_model import Decoded, LanguageModel, batches_by_tokens, chat_ids, decode, score_continuations
+from core.records import Message, TokenStats
+from scoring.prompts import ANSWER, answer_messages
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One thing to answer: a question in its conversation, and the documents to answer from, in rank order."""
+
+    history: tuple[tuple[str, str], ...]  # (role, content), hashable
+    question: str
+    documents: tuple[str, ...]
+
+    @classmethod
+    def of(cls, history: Sequence[Message], question: str, documents: Sequence[str]) -> "Reading":
+        return cls(tuple((m["role"], m["content"]) for m in history), question, tuple(documents))
+
+    @property
+    def messages(self) -> list[Message]:
+        return [{"role": role, "content": content} for role, content in self.history]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What the passes made of a reading. `cut` documents did not fit the context; `ended` tells a finished answer."""
+
+    answer: str
+    stats: TokenStats
+    cut: int
+    ended: bool
+
+
+def prompt_of(lm: LanguageModel, reading: Reading, room: int, instruction: str = ANSWER) -> tuple[list[int], int]:
+    """Prompt ids with documents left out from the last one back, then messages from the oldest, until `room` tokens are free.
+
+    Returns:
+        The ids and the number of documents left out. The question is never cut.
+    """
+    documents, history = list(reading.documents), reading.messages
+    while True:
+        ids = chat_ids(lm.tokenizer, answer_messages(history, reading.question, documents, instruction))
+        if len(ids) + room <= lm.context or not (documents or history):
+            return ids, len(reading.documents) - len(documents)
+        documents, history = (documents[:-1], history) if documents else (documents, history[1:])
+
+
+def answer_all(
+    lm: LanguageModel, readings: Sequence[Reading], max_new_tokens: int, batch_tokens: int
+) -> list[Answered]:
+    """Answer every reading greedily and record each token's entropy and log-probability with and without the documents.
+
+    Args:
+        lm: the generator.
+        readings: what to answer; duplicates cost nothing.
+        max_new_tokens: longest answer.
+        batch_tokens: tokens per batch, the answer's room counted in.
+
+    Returns:
+        One record per reading, in order. `stats` lists have the answer's length, end-of-turn tokens left out.
+    """
+    distinct = list(dict.fromkeys(readings))
+    prompts, cut = zip(*(prompt_of(lm, reading, max_new_tokens) for reading in distinct), strict=True)
+    grounded: list[Decoded] = [Decoded()] * len(distinct)
+    for batch in batches_by_tokens([len(p) + max_new_tokens for p in prompts], batch_tokens):
+        for i, outputs in zip(batch, decode(lm, [prompts[i] for i in batch], max_new_tokens), strict=True):
+            grounded[i] = outputs[0]
+    bare = [Reading(reading.history, reading.question, ()) for reading in distinct]
+    wanted = list(dict.fromkeys((b, tuple(g.ids)) for b, g in zip(bare, grounded, strict=True) if g.ids))
+    ungrounded = dict(zip(wanted, read_again(lm, wanted, max_new_tokens, batch_tokens), strict=True))
+    made = {}
+    for reading, left, without, given in zip(distinct, cut, bare, grounded, strict=True):
+        plain = ungrounded.get((without, tuple(given.ids)), Decoded())
+        stats = TokenStats(
+            tokens=tuple(lm.tokenizer.decode([token]) for token in given.ids),
+            h0=tuple(plain.entropies),
+            hd=tuple(given.entropies),
+            logp0=tuple(plain.logprobs),
+            logpd=tuple(given.logprobs),
+        )
+        text = lm.tokenizer.decode(given.ids, skip_special_tokens=True).strip()
+        made[reading] = Answered(text, stats, left, given.ended)
+    return [made[reading] for reading in readings]
+
+
+def read_again(
+    lm: LanguageModel, wanted: list[tuple[Reading, tuple[int, ...]]], room: int, batch_tokens: int
+) -> list[Decoded]:
+    """The ungrounded pass: entropy and log-probability at the tokens of given answers, no documents in the prompt."""
+    known: dict[Reading, list[int]] = {}
+    for reading, _ in wanted:
+        if reading not in known:
+            known[reading] = prompt_of(lm, reading, room)[0]
+    found: list[Decoded] = [Decoded()] * len(wanted)
+    for batch in batches_by_tokens([len(known[r]) + len(a) for r, a in wanted], batch_tokens):
+        outputs = score_continuations(lm, [known[wanted[i][0]] for i in batch], [list(wanted[i][1]) for i in batch])
+        for i, output in zip(batch, outputs, strict=True):
+            found[i] = output
+    return found

@@ -1,0 +1,95 @@
+"""GROGU utilities of a document list: how much it lowers the generator's uncertainty about its own answer.
+
+Source: "Evaluating the Utility of Grounding Documents with Reference-Free LLM-based Metrics", arXiv 2601.23129. Pure functions
+of the token records that the generator's two passes leave; higher is better for all.
+"""
+
+import math
+from collections.abc import Sequence
+
+from core.records import Score, TokenStats
+
+REWARDS = ("key_entropy", "entropy", "key_ppl", "ppl")
+
+
+def key_tokens(
+    h0: Sequence[float],
+    hd: Sequence[float],
+    alpha: float = 0.05,
+    fallback: float = 0.10,
+    fallback_by: str = "ungrounded",
+) -> tuple[list[int], str]:
+    """Positions of the key tokens.
+
+    Args:
+        h0: [T] entropy without documents, in nats.
+        hd: [T] entropy with documents.
+        alpha: a token is key when |h0 - hd| > alpha.
+        fallback: when none is, the ceil(fallback * T) tokens of highest entropy are taken (earlier first among equals).
+        fallback_by: that entropy is `h0` (`ungrounded`) or `hd` (`grounded`). The paper does not say which; this is our choice.
+
+    Returns:
+        Positions in rising order, and the rule that chose them: `alpha` or `fallback`.
+
+    Example:
+        >>> key_tokens([2.0, 1.0, 0.5], [0.5, 0.99, 0.9])
+        ([0, 2], 'alpha')
+    """
+    key = [i for i, (without, with_) in enumerate(zip(h0, hd, strict=True)) if abs(without - with_) > alpha]
+    if key:
+        return key, "alpha"
+    entropy = h0 if fallback_by == "ungrounded" else hd
+    count = math.ceil(round(fallback * len(entropy), 9))
+    order = sorted(range(len(entropy)), key=lambda i: (-entropy[i], i))
+    return sorted(order[: max(count, 1)]), "fallback"
+
+
+def utility(stats: TokenStats, reward: str, key: Sequence[int], log_ppl: bool = False) -> float:
+    """One of the four utilities.
+
+    Args:
+        stats: token records of one answer, T >= 1.
+        reward: `key_entropy`: mean of h0 - hd over the key tokens; `entropy`: over all tokens; `key_ppl`, `ppl`:
+            exp(mean NLL without) - exp(mean NLL with) over key or all tokens.
+        key: positions of the key tokens.
+        log_ppl: for the perplexities, the difference of the mean NLLs instead.
+
+    Raises:
+        ValueError: there is no reward by that name.
+    """
+    if reward not in REWARDS:
+        raise ValueError(f"`reward` must be one of {', '.join(REWARDS)}, got `{reward}`.")
+    over = list(key) if reward.startswith("key") else list(range(len(stats.h0)))
+    if reward.endswith("entropy"):
+        return mean(stats.h0[i] - stats.hd[i] for i in over)
+    without, with_ = mean(-stats.logp0[i] for i in over), mean(-stats.logpd[i] for i in over)
+    return without - with_ if log_ppl else math.exp(without) - math.exp(with_)
+
+
+def mean(values) -> float:
+    values = list(values)
+    return math.fsum(values) / len(values)
+
+
+def score_of(
+    stats: TokenStats,
+    answer: str,
+    reward: str = "key_entropy",
+    alpha: float = 0.05,
+    fallback: float = 0.10,
+    fallback_by: str = "ungrounded",
+    log_ppl: bool = False,
+) -> Score:
+    """The score record of one answer; without a value, and with the reason, where the answer is empty or not a number."""
+    if not stats.h0:
+        return Score(None, answer, error="empty answer", stats=stats)
+    if not all(map(math.isfinite, (*stats.h0, *stats.hd, *stats.logp0, *stats.logpd))):
+        return Score(None, answer, error="the model gave a value that is not a number")
+    key, rule = key_tokens(stats.h0, stats.hd, alpha, fallback, fallback_by)
+    try:
+        value = utility(stats, reward, key, log_ppl)
+    except OverflowError:
+        return Score(
+            None, answer, error="perplexity too large for a number; use `scoring.log_ppl`", rule=rule, stats=stats
+        )
+    return Score(value, answer, rule=rule, key=tuple(key), stats=stats)

@@ -1,0 +1,30 @@
+"""The generator's prompts: answer from documents, answer without, and answer or abstain."""
+
+from core.conversation import transcript
+
+ANSWER = "Answer the last question in a few words. Always give an answer. Use the documents if there are any."
+ABSTAIN = (
+    "Answer the last question in a few words from the documents. If they do not hold the answer, reply NO-RESPONSE."
+)
+
+
+def answer_messages(
+    history: list[dict[str, str]], question: str, documents: list[str], instruction: str = ANSWER
+) -> list[dict[str, str]]:
+    """Chat messages that ask the generator for an answer.
+
+    The documents come first, so that the prompts of one document list share a prefix. The default instruction does not offer
+    abstention: a model that may abstain says "no answer" with great confidence, and a useless document list would score high.
+
+    Args:
+        history: earlier messages, oldest first.
+        question: the current question as the user put it, never a rewrite.
+        documents: passage texts in rank order; empty for the ungrounded prompt.
+        instruction: the system message, `ANSWER` or `ABSTAIN`.
+    """
+    numbered = "".join(f"[{rank}] {text}\n" for rank, text in enumerate(documents, 1))
+    content = f"Documents:\n{numbered}\n" if documents else ""
+    return [
+        {"role": "system", "content": instruction},
+        {"role": "user", "content": content + "Conversation:\n" + transcript(history, question)},
+    ]

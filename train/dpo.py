@@ -1,0 +1,130 @@
+"""The whole run, from conversations to a better rewriter; and its STAGE dpo (TRL's DPOTrainer on a LoRA adapter).
+
+    accelerate launch train/dpo.py --config configs/quickstart.yaml
+    accelerate launch train/dpo.py --config configs/quickstart.yaml --run.until pairs
+    accelerate launch train/dpo.py --config configs/quickstart.yaml --run.redo_from scores --scoring.reward entropy
+
+Every stage that the run folder does not hold yet is made, in order: candidates, rankings, scores, pairs, sft, dpo, evaluation.
+Stopped at any moment, the same command goes on.
+"""
+
+import sys
+from pathlib import Path
+
+if not __package__:  # as a script, train/ is first on the path and not the root
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import json
+import shutil
+import time
+
+from core.artifacts import Stage, completed
+from core.inputs import data_file
+from core.runtime import log, peak_memory_mb, process, run_command, set_up_logging, wait_for_all
+from core.settings import STAGES, Settings, as_plain, read_settings
+
+NAME = "dpo"
+
+
+def dpo_stage(settings: Settings) -> Stage:
+    """The stage's folder with what decides its content."""
+    decided = {"dpo": settings.dpo, "dtype": settings.rewriter.dtype, "seed": settings.run.seed}
+    return Stage(
+        settings.run_dir / NAME, decided, {"sft": completed(settings.run_dir / "sft").identity()}, process()[0]
+    )
+
+
+def train_dpo(settings: Settings) -> Stage:
+    """Bring the stage to its end, from its last checkpoint if there is one.
+
+    Raises:
+        InputError: a check fails: the reference is no copy of the SFT adapter, or the reward margin is not 0 at step 0.
+    """
+    stage = dpo_stage(settings)
+    if stage.complete:
+        log.info("dpo: complete, nothing to do (%s)", stage.folder)
+        return stage
+
+    from datasets import Dataset
+    from trl import DPOTrainer
+
+    from train.options import trainer_config
+    from train.policy import check_reference, warmed_policy
+    from train.preference_data import check_batch, check_rows, preference_rows
+    from train.trainers import finish_training, last_checkpoint, starts_level, stop_ids_of
+
+    # ------------------------------------------------------------------ pairs
+    model, tokenizer = warmed_policy(settings)
+    config = trainer_config(NAME, settings, stage.folder / "checkpoints")
+    rows = preference_rows(completed(settings.run_dir / "pairs"), tokenizer)
+    check_rows(rows, tokenizer, stop_ids_of(model, tokenizer), config.max_length, NAME)
+
+    # ------------------------------------------------------------------ policy and reference
+    # A PeftModel without `peft_config` makes TRL keep a frozen copy of the adapter as the reference.
+    trainer = DPOTrainer(model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+    check_reference(trainer.accelerator.unwrap_model(trainer.model))
+    check_batch(next(iter(trainer.get_train_dataloader())), NAME)
+
+    # ------------------------------------------------------------------ training
+    checkpoint = last_checkpoint(stage.folder / "checkpoints")
+    if checkpoint is None:
+        trainer.add_callback(starts_level(config))
+    trainer.train(resume_from_checkpoint=checkpoint)
+    finish_training(trainer, stage, len(rows))
+    wait_for_all()
+    return stage
+
+
+def prepare(settings: Settings) -> None:
+    """What must hold before anything is computed: the data are there, later settings are right, earlier stages are removed."""
+    from train.options import lora_config, trainer_config
+
+    if settings.data.format == "tiny_world" and process()[0] == 0:
+        from train.tiny_world import make_quickstart_data
+
+        make_quickstart_data(settings.run_dir / "data", settings.data.world_seed)
+    wait_for_all()
+    last = settings.run.until or STAGES[-1]
+    for which in ("train", "corpus", *(["test"] if last == "evaluation" else [])):
+        data_file(settings, which)
+    lora_config(settings)
+    for section in ("sft", "dpo"):
+        trainer_config(section, settings, settings.run_dir / section / "checkpoints")
+    if settings.run.redo_from and process()[0] == 0:
+        for stage in STAGES[STAGES.index(settings.run.redo_from) :]:
+            shutil.rmtree(settings.run_dir / stage, ignore_errors=True)
+    wait_for_all()
+
+
+def run_all(settings: Settings) -> None:
+    """Every stage in order, up to `run.until`."""
+    from retrieval.rankings import make_rankings
+    from rewriter.candidates import make_candidates
+    from scoring.pairs import make_pairs
+    from scoring.scores import make_scores
+    from train.evaluation import evaluate
+    from train.sft import train_sft
+
+    start = time.monotonic()
+    log.info("settings: %s", json.dumps(as_plain(settings)))
+    prepare(settings)
+    makers = (make_candidates, make_rankings, make_scores, make_pairs, train_sft, train_dpo, evaluate)
+    for name, make in zip(STAGES, makers, strict=True):
+        make(settings)
+        if name == settings.run.until:
+            break
+    log.info("total: %.0f s, peak memory %.0f MB -> %s", time.monotonic() - start, peak_memory_mb(), settings.run_dir)
+
+
+def main() -> None:
+    settings = read_settings(__doc__)
+    set_up_logging()
+    if process()[1] > 1:
+        from accelerate import PartialState
+
+        PartialState()
+    run_all(settings)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,172 @@
+"""STAGE evaluation: what each system retrieves and answers on held-out turns, side by side.
+
+    python -m train.evaluation --config configs/quickstart.yaml
+
+Systems: `original` (the question as it stands), `history` (all user turns joined), `base` (the untrained rewriter), `sft`,
+`dpo`, `reference` (a person's rewrite). Writes `<run>/evaluation`: one record per turn, TREC runs and qrels, `per_turn.jsonl`,
+`metrics.json` and `table.md`.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
+
+from core.artifacts import Stage, completed, sha256
+from core.errors import InputError
+from core.inputs import data_file
+from core.records import Turn
+from core.runtime import process, run_command, set_up_logging, wait_for_all
+from core.settings import Settings, read_settings
+from core.stages import carry_out, shared_out
+from retrieval.corpus import read_corpus
+from retrieval.retriever import retriever_of
+from rewriter.conversations import read_turns
+from scoring.scores import Job, generator_model, score_lists
+
+NAME = "evaluation"
+TRAINED = ("base", "sft", "dpo")
+BATCH = 32  # turns that are rewritten and answered together
+
+
+def chosen_systems(settings: Settings, turns: list[Turn]) -> list[str]:
+    """The systems of the settings that these turns allow: `reference` needs a rewrite in every turn.
+
+    Raises:
+        InputError: no turn has relevant documents or answers.
+    """
+    if not any(turn.relevant or turn.answers for turn in turns):
+        raise InputError(
+            "the test turns have neither `relevant` nor `answers`: nothing can be measured. Add them to `data.test`, "
+            "or stop at the adapter with `--run.until dpo`."
+        )
+    full = all(turn.rewrite for turn in turns)
+    return [name for name in settings.evaluation.systems if name != "reference" or full]
+
+
+def evaluation_stage(settings: Settings) -> Stage:
+    """The stage's folder with what decides its content."""
+    from core.language_model import fingerprint
+
+    systems = settings.evaluation.systems
+    decided = {
+        "evaluation": {"systems": systems, "answers": settings.evaluation.answers},
+        "retrieval": asdict(settings.retrieval),
+        "scoring": asdict(settings.scoring),
+        "generator": settings.generator.max_new_tokens,
+        "limit": settings.run.limit,
+    }
+    inputs = {"test": sha256(data_file(settings, "test")), "corpus": sha256(data_file(settings, "corpus"))}
+    for name in ("sft", "dpo"):
+        if name in systems:
+            inputs[name] = completed(settings.run_dir / name).identity()
+    if "base" in systems or settings.evaluation.answers:
+        inputs["model"] = fingerprint(settings.rewriter.model, settings.rewriter.adapter)
+        inputs["generator"] = fingerprint(*generator_model(settings))
+    return Stage(settings.run_dir / NAME, decided, inputs, process()[0])
+
+
+def rewriters(settings: Settings, systems: list[str]) -> dict[str, Callable[[list[Turn]], list[str]]]:
+    """For each system a function from turns to queries; models are loaded only when a system needs one."""
+    found: dict[str, Callable[[list[Turn]], list[str]]] = {
+        "original": lambda turns: [turn.question for turn in turns],
+        "history": lambda turns: [user_turns(turn) for turn in turns],
+        "reference": lambda turns: [turn.rewrite for turn in turns],
+    }
+    options = settings.rewriter
+    if set(systems) & set(TRAINED):
+        from core.language_model import load_language_model
+        from rewriter.sampling import best_rewrites
+
+        for name in TRAINED:
+            if name in systems:
+                adapter = options.adapter if name == "base" else str(settings.run_dir / name / "adapter")
+                lm = load_language_model(options.model, adapter, options.dtype)
+                found[name] = lambda turns, lm=lm: best_rewrites(
+                    lm, turns, options.max_new_tokens, options.instruction
+                )
+    return found
+
+
+def user_turns(turn: Turn) -> str:
+    """All the user's turns joined, the current question last."""
+    return " ".join([*(m["content"] for m in turn.history if m["role"] == "user"), turn.question])
+
+
+def evaluate(settings: Settings) -> Stage:
+    """Bring the stage to its end and print the table."""
+    from train.tables import write_report
+
+    turns = read_turns(data_file(settings, "test"), settings.run.limit)
+    systems = chosen_systems(settings, turns)
+
+    def worker():
+        corpus = list(read_corpus(data_file(settings, "corpus")))
+        retriever = retriever_of(settings.retrieval, corpus)
+        passages = {passage.id: passage.content for passage in corpus}
+        queries_of = rewriters(settings, systems)
+        generator = None
+        if settings.evaluation.answers:
+            from core.language_model import load_language_model
+
+            generator = load_language_model(*generator_model(settings), settings.generator.dtype)
+
+        def make(batch: list[Turn]) -> list[dict[str, Any]]:
+            found: dict[str, list[dict[str, Any]]] = {}
+            for name in systems:
+                queries = queries_of[name](batch)
+                hits = retriever.search(queries, settings.retrieval.depth)
+                found[name] = [
+                    {"query": query, "hits": [[hit.doc, hit.score] for hit in some]}
+                    for query, some in zip(queries, hits, strict=True)
+                ]
+            if generator is not None:
+                add_answers(generator, settings, batch, found, passages)
+            return [
+                {"id": turn.id, "systems": {name: found[name][i] for name in systems}} for i, turn in enumerate(batch)
+            ]
+
+        return make
+
+    stage = carry_out(evaluation_stage(settings), lambda: shared_out(turns, BATCH), worker, summarise)
+    if process()[0] == 0:
+        write_report(stage, settings, turns, systems)
+    wait_for_all()
+    return stage
+
+
+def add_answers(
+    generator, settings: Settings, batch: list[Turn], found: dict[str, list[dict]], passages: dict[str, str]
+) -> None:
+    """Answer each turn from each system's documents; add `answer` and `key_entropy` to the records. Equal lists once."""
+    jobs = []
+    for i, turn in enumerate(batch):
+        lists = [tuple(doc for doc, _ in found[name][i]["hits"][: settings.retrieval.k]) for name in found]
+        distinct = list(dict.fromkeys(lists))
+        jobs.append(Job(turn, tuple(distinct), (turn.question,) * len(distinct), tuple(map(distinct.index, lists))))
+    scored = iter(
+        score_lists(generator, settings, [(job, i) for job in jobs for i in range(len(job.lists))], passages)
+    )
+    for i, job in enumerate(jobs):
+        scores = [next(scored) for _ in job.lists]
+        for name, which in zip(found, job.list_of, strict=True):
+            found[name][i]["answer"] = scores[which]["answer"]
+            found[name][i]["utility"] = scores[which]["value"]
+
+
+def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Totals: turns, and rankings without a document."""
+    counts: Counter = Counter()
+    for record in records:
+        counts.update(total=1, without_hits=sum(not system["hits"] for system in record["systems"].values()))
+    return dict(counts)
+
+
+def main() -> None:
+    settings = read_settings(__doc__)
+    set_up_logging()
+    evaluate(settings)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,71 @@
+"""From the `lora`, `sft` and `dpo` settings to PEFT's and TRL's configuration objects."""
+
+import inspect
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from core.errors import InputError
+from core.settings import Settings, nearest
+
+# Where TRL's own default would surprise: bf16 arithmetic on hardware without it, checkpointing that only slows small models.
+DEFAULTS = {
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "max_length": None,  # nothing is truncated
+    "lr_scheduler_type": "cosine",
+    "warmup_steps": 0.1,
+    "logging_steps": 10,
+    "save_strategy": "steps",
+    "save_steps": 50,
+    "save_total_limit": 1,
+    "report_to": "none",
+    "disable_tqdm": None,
+}
+LORA = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear", "lora_dropout": 0.0, "task_type": "CAUSAL_LM"}
+
+
+def check_keys(section: str, given: dict[str, Any], known: list[str], owner: str) -> None:
+    """Refuse a key that the library does not have.
+
+    Raises:
+        InputError: names the key and the nearest right one.
+    """
+    for key in given:
+        if key not in known:
+            raise InputError(f"`{section}.{key}`: {owner} has no such setting; {nearest(key, known)}")
+
+
+def lora_config(settings: Settings):
+    """PEFT's `LoraConfig` of the `lora` section over our defaults."""
+    from peft import LoraConfig
+
+    check_keys("lora", settings.lora, list(inspect.signature(LoraConfig).parameters), "PEFT's LoraConfig")
+    return LoraConfig(**LORA | settings.lora)
+
+
+def trainer_config(section: str, settings: Settings, folder: Path):
+    """TRL's `SFTConfig` or `DPOConfig` of a section over our defaults.
+
+    Args:
+        section: `sft` or `dpo`.
+        settings: the run's.
+        folder: where checkpoints go.
+
+    Raises:
+        InputError: a key or value is refused.
+    """
+    from trl import DPOConfig, SFTConfig
+
+    kind = {"sft": SFTConfig, "dpo": DPOConfig}[section]
+    given = getattr(settings, section)
+    check_keys(section, given, [f.name for f in fields(kind)], f"TRL's {kind.__name__}")
+    values = DEFAULTS | {"output_dir": str(folder), "seed": settings.run.seed, "data_seed": settings.run.seed} | given
+    if values["disable_tqdm"] is None:
+        import sys
+
+        values["disable_tqdm"] = not sys.stderr.isatty()
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"`{section}`: TRL's {kind.__name__} refuses it: {error}") from error

@@ -1,0 +1,71 @@
+"""Pairs as TRL data sets, with the checks that a silent tokenisation fault would fail."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from core.artifacts import Stage
+from core.errors import InputError
+from core.language_model import fitting
+from core.runtime import log
+
+
+def preference_rows(pairs: Stage, tokenizer) -> list[dict[str, Any]]:
+    """Rows with `prompt`, `chosen` and `rejected` messages, the prompt as the model's template takes it."""
+    return [
+        {"prompt": fitting(tokenizer, r["prompt"]), "chosen": r["chosen"], "rejected": r["rejected"]}
+        for r in pairs.records()
+    ]
+
+
+def warm_up_rows(pairs: Stage, tokenizer) -> list[dict[str, Any]]:
+    """Rows with `prompt` and `completion`: the highest-scoring rewrite of each pair."""
+    return [{"prompt": row["prompt"], "completion": row["chosen"]} for row in preference_rows(pairs, tokenizer)]
+
+
+def check_rows(
+    rows: Sequence[dict[str, Any]], tokenizer, stop_ids: Sequence[int], max_length: int | None, what: str
+) -> None:
+    """Make sure that what the trainer will see is what the model sees in use.
+
+    The prompt's tokens are a prefix of prompt + completion; the completion ends in an end-of-turn token (blanks after it
+    aside); sequences that `max_length` cuts are counted and reported.
+
+    Raises:
+        InputError: a row fails, with its number and text; or every row would be cut.
+    """
+    cut = 0
+    for number, row in enumerate(rows):
+        prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)
+        for column in ("chosen", "rejected", "completion"):
+            if column not in row:
+                continue
+            whole = tokenizer.apply_chat_template(row["prompt"] + row[column], return_dict=False)
+            if whole[: len(prompt)] != prompt:
+                raise InputError(
+                    f"{what} row {number}: the tokens of the prompt are not a prefix of prompt + {column}; the model's chat "
+                    f"template renders them differently. Use a template that appends."
+                )
+            completion = whole[len(prompt) :]
+            while completion and not tokenizer.decode([completion[-1]]).strip():
+                completion = completion[:-1]
+            if not completion or completion[-1] not in stop_ids:
+                raise InputError(
+                    f"{what} row {number}: the {column} text does not end in an end-of-turn token "
+                    f"({tokenizer.convert_ids_to_tokens(list(stop_ids))}); the model would never learn to stop."
+                )
+            cut += max_length is not None and len(whole) > max_length
+    if cut:
+        log.warning("%s: `max_length` %d cuts %d sequences of %d rows", what, max_length, cut, len(rows))
+
+
+def check_batch(batch: dict[str, Any], what: str) -> None:
+    """Make sure that no padding is among the labels of a collated batch.
+
+    Raises:
+        InputError: it is.
+    """
+    counted = batch["completion_mask"].bool() if "completion_mask" in batch else batch["labels"] != -100
+    if "attention_mask" in batch and (counted & ~batch["attention_mask"].bool()).any():
+        raise InputError(f"{what}: padding is among the labels of the first batch.")
+    if not counted.any(-1).all():
+        raise InputError(f"{what}: a sequence of the first batch has no label; `max_length` cuts its completion away.")

@@ -1,0 +1,262 @@
+"""Make the quickstart's small chat language model from nothing: tokenizer, training, figures.
+
+    python -m train.tiny_model --out configs/tiny-model                 # about an hour on 2 cores, minutes on a GPU
+    python -m train.tiny_model --out /tmp/try --steps 20                # a short look
+
+Stopped at any moment, the same command goes on from the last checkpoint and ends with the same weights.
+"""
+
+import argparse
+import random
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from core.artifacts import write_json
+from core.runtime import Progress, log, run_command, set_up_logging
+from train.tiny_lessons import collate, encode, episode, make_tokenizer, reading, tree
+
+WARM_UP, DECAY = 100, 0.45  # steps of rising, and last share of falling, learning rate
+MASTERED = 0.4  # reading accuracy at which lessons get one document more, up to 3
+LOOK_EVERY, CHECKPOINT_EVERY = 100, 200
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum whose update is made orthogonal by Newton-Schulz, for weight matrices [out, in].
+
+    https://kellerjordan.github.io/posts/muon/, with the step size matched to AdamW's (0.2 * sqrt(largest side)). As
+    `torch.optim.Muon`, but in float32: that one works in bfloat16, which processors without bfloat16 units run 20 times slower.
+    """
+
+    def __init__(self, parameters, lr: float, momentum: float = 0.95, weight_decay: float = 0.01):
+        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state["momentum"] = torch.zeros_like(parameter)
+                state["momentum"].lerp_(parameter.grad, 1 - group["momentum"])
+                update = orthogonal(parameter.grad.lerp(state["momentum"], group["momentum"]))
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.add_(update, alpha=-0.2 * max(update.shape) ** 0.5 * group["lr"])
+
+
+def orthogonal(matrix: Tensor, steps: int = 5) -> Tensor:
+    """The nearest orthogonal matrix, roughly: singular values pushed towards 1 by a quintic iteration."""
+    x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    x = x / (x.norm() + 1e-7)
+    for _ in range(steps):
+        a = x @ x.T
+        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+    return x.T if matrix.shape[0] > matrix.shape[1] else x
+
+
+def new_model(tokenizer: PreTrainedTokenizerFast, seed: int, width: int = 128, layers: int = 5) -> LlamaForCausalLM:
+    """A Llama with tied embeddings and random weights."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 32,
+        num_key_value_heads=width // 32,
+        max_position_embeddings=2048,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        attn_implementation="sdpa",
+    )
+    return LlamaForCausalLM(config)
+
+
+def loss_of(
+    model: LlamaForCausalLM, batch: dict[str, torch.Tensor], rest: float = 0.2, keep: float = 0.3
+) -> torch.Tensor:
+    """Cross-entropy: weight 1 + `rest` on output tokens, `rest` on the others, of which a share `keep` is drawn."""
+    hidden = model.model(
+        input_ids=batch["input_ids"], position_ids=batch["position_ids"], attention_mask=batch["mask"], use_cache=False
+    ).last_hidden_state
+    drawn = (torch.rand_like(batch["output"]) < keep) | (batch["output"] > 0)
+    chosen = drawn & (batch["following"] >= 0)
+    logits = model.lm_head(hidden[chosen])
+    loss = torch.nn.functional.cross_entropy(logits, batch["following"][chosen], reduction="none")
+    output = batch["output"][chosen]
+    others = 1 - output
+    return (loss * output).sum() / output.sum() + rest * (loss * others).sum() / others.sum().clamp(min=1)
+
+
+def learning_rate(step: int, steps: int) -> float:
+    """Share of the full learning rate: up, level, and down to nothing."""
+    return min(1.0, (step + 1) / WARM_UP, (steps - step) / (DECAY * steps))
+
+
+class Trainer:
+    """Training state: model, optimizers, next step.
+
+    The data of a step depend on the seed and the step's number alone, so a run goes on exactly where it was stopped.
+    """
+
+    def __init__(self, out: Path, seed: int, steps: int, batch: int, lr: float):
+        self.out, self.seed, self.steps, self.batch = out, seed, steps, batch
+        self.tokenizer = make_tokenizer(seed)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = new_model(self.tokenizer, seed).to(self.device)
+        self.named = dict(self.model.named_parameters())
+        matrices = [p for name, p in self.named.items() if p.ndim == 2 and "embed" not in name]
+        others = [p for name, p in self.named.items() if p.ndim != 2 or "embed" in name]
+        self.optimizers = [Muon(matrices, lr), torch.optim.AdamW(others, 2.5e-3, betas=(0.9, 0.98), weight_decay=0.01)]
+        self.full = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
+        self.step_number, self.tokens, self.level = 0, 0, 1
+
+    def groups(self, step: int) -> list:
+        """The encoded episodes of one step, shortest first."""
+        rng = random.Random(f"{self.seed} lesson {step}")
+        groups = [encode(self.tokenizer, episode(rng, "lm", self.level)) for _ in range(self.batch)]
+        return sorted(groups, key=lambda group: len(tree(group)[0]))
+
+    def step(self) -> float:
+        """One update; returns the loss."""
+        torch.manual_seed(self.seed * 1_000_003 + self.step_number)
+        groups, total, size = self.groups(self.step_number), 0.0, max(1, self.batch // 4)
+        for start in range(0, len(groups), size):
+            batch = {
+                k: v.to(self.device)
+                for k, v in collate(groups[start : start + size], self.tokenizer.pad_token_id).items()
+            }
+            loss = loss_of(self.model, batch) * len(groups[start : start + size]) / len(groups)
+            loss.backward()
+            total += float(loss.detach())
+            self.tokens += int((batch["following"] >= 0).sum())
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        share = learning_rate(self.step_number, self.steps)
+        for group, full in zip((g for o in self.optimizers for g in o.param_groups), self.full, strict=True):
+            group["lr"] = full * share
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        self.step_number += 1
+        return total
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.out / "checkpoint.safetensors"
+
+    def save_checkpoint(self) -> None:
+        tensors = {"progress": torch.tensor([self.step_number, self.tokens, self.level])}
+        for name, parameter in self.named.items():
+            tensors[f"parameter {name}"] = parameter.data
+            for optimizer in self.optimizers:
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    tensors[f"{key} {name}"] = value
+        temporary = self.checkpoint.with_suffix(".part")
+        save_file({key: value.contiguous() for key, value in tensors.items()}, temporary)
+        temporary.replace(self.checkpoint)
+
+    def load_checkpoint(self) -> None:
+        tensors = load_file(self.checkpoint, device=str(self.device))
+        self.step_number, self.tokens, self.level = tensors.pop("progress").tolist()
+        for key, value in tensors.items():
+            kind, name = key.split(" ", 1)
+            parameter = self.named[name]
+            if kind == "parameter":
+                parameter.data.copy_(value)
+                continue
+            owner = next(
+                o for o in self.optimizers for g in o.param_groups if any(p is parameter for p in g["params"])
+            )
+            owner.state[parameter][kind] = value.cpu() if kind == "step" else value
+
+    def save(self) -> None:
+        """Write the model in float16 safetensors, with tokenizer and chat template."""
+        self.tokenizer.save_pretrained(self.out)
+        self.model.to(torch.float16).save_pretrained(self.out)
+        self.model.to(torch.float32)
+
+
+@torch.inference_mode()
+def reading_accuracy(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, level: int, episodes: int = 64
+) -> float:
+    """Share of questions on up to `level` documents, with unseen names, whose every output token is the most likely one."""
+    rng, right, asked = random.Random("reading accuracy"), 0, 0
+    for _ in range(episodes // 8):
+        groups = [encode(tokenizer, reading(rng, "dev", level)) for _ in range(8)]
+        batch = {key: value.to(model.device) for key, value in collate(groups, tokenizer.pad_token_id).items()}
+        inputs = {
+            "input_ids": batch["input_ids"],
+            "position_ids": batch["position_ids"],
+            "attention_mask": batch["mask"],
+        }
+        best = model(**inputs, use_cache=False).logits.argmax(-1)
+        good = (best == batch["following"]).cpu()
+        for row, group in enumerate(groups):
+            _, branch, _, _, output = tree(group)
+            for number in range(1, len(group) + 1):
+                places = [i for i, (b, o) in enumerate(zip(branch, output, strict=True)) if b == number and o]
+                right, asked = right + bool(good[row, places].all()), asked + 1
+    return right / asked
+
+
+def train(out: Path, seed: int, steps: int, batch: int = 16, lr: float = 5e-3) -> list[float]:
+    """Train from nothing, or from the checkpoint in `out`, and save.
+
+    Args:
+        out: model folder.
+        seed: of the weights and of all data.
+        steps: updates.
+        batch: episodes (sets of questions) per update.
+        lr: learning rate of the weight matrices.
+
+    Returns:
+        The loss of each step made now.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    trainer = Trainer(out, seed, steps, batch, lr)
+    if trainer.checkpoint.exists():
+        trainer.load_checkpoint()
+        log.info("going on from step %d", trainer.step_number)
+    losses = []
+    with Progress("tiny model", steps - trainer.step_number, "steps") as progress:
+        while trainer.step_number < steps:
+            losses.append(trainer.step())
+            progress.advance()
+            if trainer.step_number % LOOK_EVERY == 0:
+                accuracy = reading_accuracy(trainer.model, trainer.tokenizer, trainer.level)
+                log.info(
+                    "step %d: loss %.3f, %.1fM tokens, reads %.1f%% with up to %d documents", trainer.step_number,
+                    sum(losses[-LOOK_EVERY:]) / len(losses[-LOOK_EVERY:]), trainer.tokens / 1e6, 100 * accuracy, trainer.level,
+                )  # fmt: skip
+                trainer.level = min(3, trainer.level + (accuracy >= MASTERED))
+            if trainer.step_number % CHECKPOINT_EVERY == 0:
+                trainer.save_checkpoint()
+    trainer.save()
+    write_json(
+        out / "training.json", {"seed": seed, "steps": steps, "batch": batch, "lr": lr, "tokens": trainer.tokens}
+    )
+    trainer.checkpoint.unlink(missing_ok=True)
+    return losses
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="model folder")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and data (default 0)")
+    parser.add_argument("--steps", type=int, default=5500, help="updates (default 5500)")
+    parser.add_argument("--batch", type=int, default=16, help="episodes per update (default 16)")
+    parser.add_argument("--lr", type=float, default=5e-3, help="learning rate of the weight matrices (default 5e-3)")
+    arguments = parser.parse_args()
+    set_up_logging()
+    train(arguments.out, arguments.seed, arguments.steps, arguments.batch, arguments.lr)
+
+
+if __name__ == "__main__":
+    run_command(main)

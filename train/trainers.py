@@ -1,0 +1,73 @@
+"""What the SFT and DPO stages share around TRL's trainers: checkpoints to go on from, and the end of a training."""
+
+import shutil
+from pathlib import Path
+
+from core.artifacts import Stage, write_json
+from core.errors import InputError
+from core.runtime import log, process
+from train.policy import ADAPTER
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """The newest whole checkpoint: `trainer_state.json` is what Transformers writes last."""
+    found = [path for path in folder.glob("checkpoint-*") if (path / "trainer_state.json").exists()]
+    if not found:
+        return None
+    newest = max(found, key=lambda path: int(path.name.rpartition("-")[2]))
+    log.info("going on from %s", newest)
+    return str(newest)
+
+
+def starts_level(config):
+    """A callback that raises when the reward margin of the first step is not 0: policy and reference must start equal."""
+    from transformers import TrainerCallback
+
+    config.logging_first_step = True
+    tolerance = 0.05 if config.bf16 or config.fp16 else 1e-4
+
+    class StartsLevel(TrainerCallback):
+        seen = False
+
+        def on_log(self, args, state, control, logs=None, **kwargs) -> None:
+            margin = (logs or {}).get("rewards/margins")
+            if margin is None or self.seen:
+                return
+            self.seen = True
+            if abs(margin) > tolerance:
+                raise InputError(
+                    f"dpo: the reward margin is {margin} at step 0 and must be 0; policy and reference differ."
+                )
+            log.info("dpo: reward margin %.1g at step 0", margin)
+
+    return StartsLevel()
+
+
+def stop_ids_of(model, tokenizer) -> list[int]:
+    """Tokens that end a turn."""
+    from core.language_model import LanguageModel
+
+    return LanguageModel("", model, tokenizer).stop_ids
+
+
+def finish_training(trainer, stage: Stage, rows: int) -> None:
+    """Save the adapter and the log, remove the checkpoints, mark the stage complete, say one line."""
+    if process()[0] != 0:
+        return
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    model.save_pretrained(stage.folder / ADAPTER, selected_adapters=["default"])
+    trainer.processing_class.save_pretrained(stage.folder / ADAPTER)
+    history = trainer.state.log_history
+    write_json(stage.folder / "log.json", history)
+    shutil.rmtree(stage.folder / "checkpoints", ignore_errors=True)
+    last = {key: value for entry in history for key, value in entry.items()}
+    counts = {"total": rows, "steps": trainer.state.global_step, "train_loss": last.get("train_loss")}
+    shown = {
+        "loss": last.get("train_loss"),
+        "margin": last.get("rewards/margins"),
+        "accuracy": last.get("rewards/accuracies"),
+    }
+    stage.finish(counts | {key: value for key, value in shown.items() if value is not None})
+    figures = ", ".join(f"{key} {value:.3f}" for key, value in shown.items() if value is not None)
+    log.info("%s: %d rows, %d steps, %s in %.0f s -> %s", stage.name, rows, trainer.state.global_step, figures,
+             last.get("train_runtime", 0.0), stage.folder / ADAPTER)  # fmt: skip
