@@ -1,7 +1,9 @@
 """Causal language models: loading, chat prompts as token ids, batches by token budget, and decoding.
 
-Decoding is ours and not `generate`, for three reasons: the log-probability and entropy of every step are taken from the raw
-logits as they appear (nothing is kept of them), the samples of one prompt share its pass, and a sample depends on the seed
+Decoding is ours and not `generate`, for three reasons: the log-probability and entropy of every step are taken from
+the raw
+logits as they appear (nothing is kept of them), the samples of one prompt share its pass, and a sample depends on the
+seed
 and its prompt alone, not on the batch it happened to be in.
 """
 
@@ -17,10 +19,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreT
 from core.errors import InputError
 from core.records import Message
 
-PLAIN_TEMPLATE = (  # for a tokenizer without a chat template; a completion begins with a blank, so prompts stay prefixes
+# For a tokenizer without a chat template; a completion begins with a blank, so that prompts stay prefixes.
+PLAIN_TEMPLATE = (
     "{{ bos_token or '' }}{% for m in messages %}"
-    "{% if m['role'] == 'assistant' %}{{ 'Reply: ' + m['content'] + eos_token }}{% else %}{{ m['content'] + '\n\n' }}{% endif %}"
-    "{% endfor %}{% if add_generation_prompt %}{{ 'Reply:' }}{% endif %}"
+    "{% if m['role'] == 'assistant' %}{{ 'Reply: ' + m['content'] + eos_token }}"
+    "{% else %}{{ m['content'] + '\n\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Reply:' }}{% endif %}"
 )
 
 
@@ -77,7 +81,8 @@ def load_language_model(name: str, adapter: str | None = None, dtype: str = "flo
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer, padding on the left; a missing pad token becomes the end token, a missing chat template a plain one."""
+    """The tokenizer, padding on the left; a missing pad token becomes the end token, a missing chat template a plain
+    one."""
     tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
     if tokenizer.chat_template is None:
         tokenizer.chat_template = PLAIN_TEMPLATE
@@ -140,7 +145,8 @@ def left_padded(rows: list[list[int]], pad: int, device: torch.device) -> tuple[
 class Decoded:
     """One decoded sequence, without its end-of-turn token.
 
-    `logprobs` and `entropies` [T] are of the raw distribution at each token, in nats; `ended` tells whether the model ended
+    `logprobs` and `entropies` [T] are of the raw distribution at each token, in nats; `ended` tells whether the model
+    ended
     the turn itself, `end_logprob` is then that token's log-probability.
     """
 

@@ -11,8 +11,10 @@ Message = dict[str, str]
 class Turn:
     """One question of a conversation; a line of `turns.jsonl`.
 
-    Only `id`, `history` and `question` are needed to train. `answers`, `relevant` (document id -> grade) and `rewrite` (a
-    person's stand-alone question) serve evaluation. `conversation` groups turns; without it, what stands before the last
+    Only `id`, `history` and `question` are needed to train. `answers`, `relevant` (document id -> grade) and `rewrite`
+    (a
+    person's stand-alone question) serve evaluation. `conversation` groups turns; without it, what stands before the
+    last
     `_` of the id. `kind` (`first`, `follow_up`, `switch`, `return`) splits the result table.
     """
 
@@ -49,7 +51,8 @@ class Passage:
 class Candidate:
     """One distinct rewrite of a turn.
 
-    `logprob` is the sum of its tokens' raw log-probabilities (before temperature) in nats, the end-of-turn token included;
+    `logprob` is the sum of its tokens' raw log-probabilities (before temperature) in nats, the end-of-turn token
+    included;
     `tokens` is their number; `count` says how many samples came out as this text.
     """
 
@@ -71,7 +74,8 @@ class Hit:
 class TokenStats:
     """What the generator's passes say about one answer, token by token (lists of length T, nats).
 
-    `h0`, `hd`: entropy of the next-token distribution without and with the documents. `logp0`, `logpd`: log-probability of
+    `h0`, `hd`: entropy of the next-token distribution without and with the documents. `logp0`, `logpd`: log-
+    probability of
     the answer token in each.
     """
 

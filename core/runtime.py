@@ -88,7 +88,7 @@ def peak_memory_mb() -> float:
 
 
 def run_command(main: Callable[[], Any]) -> None:
-    """Run a command's `main`: bad input becomes one line and status 2, Ctrl-C a hint that the run goes on from here."""
+    """Run a command's `main`: bad input becomes one line and status 2, Ctrl-C a hint that the run goes on."""
     try:
         main()
     except InputError as error:

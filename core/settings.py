@@ -126,7 +126,8 @@ class ScoringSettings:
 
     Args:
         reward: `key_entropy`, `entropy`, `key_ppl` or `ppl`.
-        question: what the generator is asked: the `conversation` (the same for every candidate) or the candidate (`rewrite`).
+        question: what the generator is asked: the `conversation` (the same for every candidate) or the candidate
+            (`rewrite`).
         alpha: a token is key when the documents change its entropy by more than this many nats.
         fallback: share of tokens taken, highest entropy first, when none is key.
         fallback_by: entropy that the fallback sorts by.

@@ -1,4 +1,5 @@
-"""The frame that every record-making stage shares: skip when complete, share turns out, go on, count, one summary line."""
+"""The frame that every record-making stage shares: skip when complete, share turns out, go on, count, one summary
+line."""
 
 import time
 from collections import Counter
@@ -22,7 +23,8 @@ def carry_out(
     Args:
         stage: where the records go.
         batches: makes the fixed plan of this process: items with an `id`, in batches.
-        make: loads what is needed and returns the function from a batch to its records. Called only when there is work.
+        make: loads what is needed and returns the function from a batch to its records. Called only when there is
+            work.
         summarise: counts over all records, for the manifest and the summary line; `failed` and `total` are looked at.
         most_failed: share of failed records above which the run stops.
 
@@ -48,8 +50,9 @@ def carry_out(
     if all_records and failed / all_records > most_failed:
         reasons = ", ".join(f"{number} {reason}" for reason, number in counts.get("reasons", {}).items())
         raise InputError(
-            f"{stage.name}: {failed} of {all_records} failed ({reasons}), more than `run.max_failed_fraction` = {most_failed}. "
-            f"The records are in {stage.folder}; after a change use `--run.redo_from {stage.name}`."
+            f"{stage.name}: {failed} of {all_records} failed ({reasons}), more than "
+            f"`run.max_failed_fraction` = {most_failed}. The records are in "
+            f"{stage.folder}; after a change use `--run.redo_from {stage.name}`."
         )
     if process()[0] == 0:
         stage.finish(counts)

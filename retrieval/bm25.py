@@ -14,7 +14,8 @@ CACHE_BYTES = 256 << 20
 
 
 class LuceneOkapi(BM25Okapi):
-    """rank-bm25's Okapi with Lucene's idf, log(1 + (N - n + 0.5) / (n + 0.5)): a frequent term never scores below zero."""
+    """rank-bm25's Okapi with Lucene's idf, log(1 + (N - n + 0.5) / (n + 0.5)): a frequent term never scores below
+    zero."""
 
     def _calc_idf(self, nd: dict[str, int]) -> None:
         for word, documents in nd.items():
@@ -24,7 +25,8 @@ class LuceneOkapi(BM25Okapi):
 class RankBM25:
     """A collection ranked by BM25.
 
-    A document's score is the sum over query terms, so the scores of one term over all documents are computed by rank-bm25
+    A document's score is the sum over query terms, so the scores of one term over all documents are computed by rank-
+    bm25
     once and kept (the most recently used ones, within 256 MB).
 
     Args:

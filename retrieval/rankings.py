@@ -2,7 +2,8 @@
 
     python -m retrieval.rankings --config configs/quickstart.yaml
 
-Reads `<run>/candidates` and the collection; writes `<run>/rankings`: `{"id", "rankings": [[[doc, score], ...] per candidate]}`.
+Reads `<run>/candidates` and the collection; writes `<run>/rankings`: `{"id", "rankings": [[[doc, score], ...] per
+candidate]}`.
 """
 
 from collections import Counter

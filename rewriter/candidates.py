@@ -2,7 +2,8 @@
 
     python -m rewriter.candidates --config configs/quickstart.yaml
 
-Reads the training turns; writes `<run>/candidates`: `{"id", "candidates": [{"text", "logprob", "tokens", "count"}], "counts"}`.
+Reads the training turns; writes `<run>/candidates`: `{"id", "candidates": [{"text", "logprob", "tokens", "count"}],
+"counts"}`.
 """
 
 from collections import Counter

@@ -29,7 +29,8 @@ QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»", "`": "`"}
 
 
 def read_rewrite(output: str) -> str:
-    """The query in a model's output: without thinking, labels ("Rewritten query:"), quotes, list marks and line breaks.
+    """The query in a model's output: without thinking, labels ("Rewritten query:"), quotes, list marks and line
+    breaks.
 
     Args:
         output: decoded text, special tokens left out.

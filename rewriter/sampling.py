@@ -78,7 +78,8 @@ def sample_rewrites(
         instruction: system message; empty for the built-in one.
 
     Returns:
-        For each turn its distinct candidates in the order they came (`normalised` decides what is the same), and counts: `empty` and `cut` samples,
+        For each turn its distinct candidates in the order they came (`normalised` decides what is the same), and
+        counts: `empty` and `cut` samples,
         `merged` duplicates, `messages_left_out` of the prompt.
     """
     prompts, left_out = zip(*(prompt_of(lm, turn, instruction, max_new_tokens) for turn in turns), strict=True)

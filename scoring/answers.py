@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 ABSTENTION = re.compile(
-    r"no[- ]response|no answer|i (do not|don't) know|i'm sorry|not (mentioned|specified|provided|stated|enough information)"
-    r"|(cannot|can't|unable to) (be )?(answer|determine|find)|unknown\W*$|does not (say|mention|provide)|do not (say|mention|contain)",
+    r"no[- ]response|no answer|i (do not|don't) know|i'm sorry|unknown\W*$"
+    r"|not (mentioned|specified|provided|stated|enough information)"
+    r"|(cannot|can't|unable to) (be )?(answer|determine|find)"
+    r"|(does|do) not (say|mention|provide|contain)",
     re.IGNORECASE,
 )
 

@@ -1,6 +1,7 @@
 """The generator's two passes: it answers with documents, then the same answer is read without them.
 
-Duplicates are computed once: a (question, document list) in the grounded pass, a (question, answer) in the ungrounded one.
+Duplicates are computed once: a (question, document list) in the grounded pass, a (question, answer) in the ungrounded
+one.
 """
 
 from collections.abc import Sequence
@@ -39,7 +40,8 @@ class Answered:
 
 
 def prompt_of(lm: LanguageModel, reading: Reading, room: int, instruction: str = ANSWER) -> tuple[list[int], int]:
-    """Prompt ids with documents left out from the last one back, then messages from the oldest, until `room` tokens are free.
+    """Prompt ids with documents left out from the last one back, then messages from the oldest, until `room` tokens
+    are free.
 
     Returns:
         The ids and the number of documents left out. The question is never cut.
@@ -55,7 +57,8 @@ def prompt_of(lm: LanguageModel, reading: Reading, room: int, instruction: str =
 def answer_all(
     lm: LanguageModel, readings: Sequence[Reading], max_new_tokens: int, batch_tokens: int
 ) -> list[Answered]:
-    """Answer every reading greedily and record each token's entropy and log-probability with and without the documents.
+    """Answer every reading greedily and record each token's entropy and log-probability with and without the
+    documents.
 
     Args:
         lm: the generator.

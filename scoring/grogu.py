@@ -1,6 +1,7 @@
 """GROGU utilities of a document list: how much it lowers the generator's uncertainty about its own answer.
 
-Source: "Evaluating the Utility of Grounding Documents with Reference-Free LLM-based Metrics", arXiv 2601.23129. Pure functions
+Source: "Evaluating the Utility of Grounding Documents with Reference-Free LLM-based Metrics", arXiv 2601.23129. Pure
+functions
 of the token records that the generator's two passes leave; higher is better for all.
 """
 
@@ -25,8 +26,10 @@ def key_tokens(
         h0: [T] entropy without documents, in nats.
         hd: [T] entropy with documents.
         alpha: a token is key when |h0 - hd| > alpha.
-        fallback: when none is, the ceil(fallback * T) tokens of highest entropy are taken (earlier first among equals).
-        fallback_by: that entropy is `h0` (`ungrounded`) or `hd` (`grounded`). The paper does not say which; this is our choice.
+        fallback: when none is, the ceil(fallback * T) tokens of highest entropy are taken (earlier first among
+            equals).
+        fallback_by: that entropy is `h0` (`ungrounded`) or `hd` (`grounded`). The paper does not say which; this is
+            our choice.
 
     Returns:
         Positions in rising order, and the rule that chose them: `alpha` or `fallback`.
@@ -80,7 +83,7 @@ def score_of(
     fallback_by: str = "ungrounded",
     log_ppl: bool = False,
 ) -> Score:
-    """The score record of one answer; without a value, and with the reason, where the answer is empty or not a number."""
+    """The score record of one answer; without a value, but with the reason, where it is empty or not a number."""
     if not stats.h0:
         return Score(None, answer, error="empty answer", stats=stats)
     if not all(map(math.isfinite, (*stats.h0, *stats.hd, *stats.logp0, *stats.logpd))):

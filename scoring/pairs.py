@@ -35,7 +35,8 @@ class Scored:
 def best_and_worst(scored: Scored) -> tuple[int, int] | str:
     """Positions of the highest- and the lowest-scoring candidate, or the reason why there is no pair.
 
-    Among equal scores the candidate that the model is most likely to say comes first: it was sampled most often, or has the
+    Among equal scores the candidate that the model is most likely to say comes first: it was sampled most often, or
+    has the
     highest log-probability. Pushing up, or down, what is rarely said teaches little.
     """
     known = [i for i, score in enumerate(scored.scores) if score is not None]
@@ -158,7 +159,7 @@ def make_pairs(settings: Settings) -> Stage:
 def no_pairs(turns: int, dropped: Counter) -> str:
     """The error message when every pair was filtered out."""
     cures = {
-        "fewer than two scored candidates": "raise `rewriter.n` or `rewriter.temperature`, or look at the errors in the scores stage",
+        "fewer than two scored candidates": "raise `rewriter.n` or `rewriter.temperature`, or see the scores' errors",
         "tie": "raise `rewriter.n` or `rewriter.temperature`: the candidates retrieve the same documents",
         "same text": "raise `rewriter.n` or `rewriter.temperature`",
         "among the smallest gaps": "lower `pairs.drop_fraction`",

@@ -3,7 +3,8 @@
     python -m scoring.scores --config configs/quickstart.yaml
 
 Reads the turns, the collection, `<run>/candidates` and `<run>/rankings`; writes `<run>/scores`:
-`{"id", "lists": [{"documents", "value", "answer", "error", "rule", "key", "stats", ...}], "list_of": [index per candidate]}`.
+`{"id", "lists": [{"documents", "value", "answer", "error", "rule", "key", "stats", ...}],
+"list_of": [index per candidate]}`.
 """
 
 from collections import Counter
@@ -164,8 +165,8 @@ def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
         reasons.update(errors)
     if counts["abstaining"] > 0.1 * counts["lists"]:
         log.warning(
-            "scores: %d of %d answers read like an abstention; a generator that abstains with confidence scores useless "
-            "documents high.", counts["abstaining"], counts["lists"],
+            "scores: %d of %d answers read like an abstention; a generator that abstains with confidence "
+            "scores useless documents high.", counts["abstaining"], counts["lists"],
         )  # fmt: skip
     return dict(counts) | {"reasons": dict(reasons)}
 

@@ -4,7 +4,8 @@
     accelerate launch train/dpo.py --config configs/quickstart.yaml --run.until pairs
     accelerate launch train/dpo.py --config configs/quickstart.yaml --run.redo_from scores --scoring.reward entropy
 
-Every stage that the run folder does not hold yet is made, in order: candidates, rankings, scores, pairs, sft, dpo, evaluation.
+Every stage that the run folder does not hold yet is made, in order: candidates, rankings, scores, pairs, sft, dpo,
+evaluation.
 Stopped at any moment, the same command goes on.
 """
 
@@ -38,7 +39,8 @@ def train_dpo(settings: Settings) -> Stage:
     """Bring the stage to its end, from its last checkpoint if there is one.
 
     Raises:
-        InputError: a check fails: the reference is no copy of the SFT adapter, or the reward margin is not 0 at step 0.
+        InputError: a check fails: the reference is no copy of the SFT adapter, or the reward margin is not 0 at step
+        0.
     """
     stage = dpo_stage(settings)
     if stage.complete:
@@ -76,7 +78,8 @@ def train_dpo(settings: Settings) -> Stage:
 
 
 def prepare(settings: Settings) -> None:
-    """What must hold before anything is computed: the data are there, later settings are right, earlier stages are removed."""
+    """What must hold before anything is computed: the data are there, later settings are right, earlier stages are
+    removed."""
     from train.options import lora_config, trainer_config
 
     if settings.data.format == "tiny_world" and process()[0] == 0:

@@ -2,8 +2,10 @@
 
     python -m train.evaluation --config configs/quickstart.yaml
 
-Systems: `original` (the question as it stands), `history` (all user turns joined), `base` (the untrained rewriter), `sft`,
-`dpo`, `reference` (a person's rewrite). Writes `<run>/evaluation`: one record per turn, TREC runs and qrels, `per_turn.jsonl`,
+Systems: `original` (the question as it stands), `history` (all user turns joined), `base` (the untrained rewriter),
+`sft`,
+`dpo`, `reference` (a person's rewrite). Writes `<run>/evaluation`: one record per turn, TREC runs and qrels,
+`per_turn.jsonl`,
 `metrics.json` and `table.md`.
 """
 
@@ -138,7 +140,7 @@ def evaluate(settings: Settings) -> Stage:
 def add_answers(
     generator, settings: Settings, batch: list[Turn], found: dict[str, list[dict]], passages: dict[str, str]
 ) -> None:
-    """Answer each turn from each system's documents; add `answer` and `key_entropy` to the records. Equal lists once."""
+    """Answer each turn from each system's documents, equal lists once; add `answer` and `utility`."""
     jobs = []
     for i, turn in enumerate(batch):
         lists = [tuple(doc for doc, _ in found[name][i]["hits"][: settings.retrieval.k]) for name in found]

@@ -8,7 +8,8 @@ from typing import Any
 from core.errors import InputError
 from core.settings import Settings, nearest
 
-# Where TRL's own default would surprise: bf16 arithmetic on hardware without it, checkpointing that only slows small models.
+# Where TRL's own default would surprise: bf16 arithmetic on hardware without it, checkpointing that only slows small
+# models.
 DEFAULTS = {
     "bf16": False,
     "gradient_checkpointing": False,

@@ -27,7 +27,8 @@ def check_rows(
 ) -> None:
     """Make sure that what the trainer will see is what the model sees in use.
 
-    The prompt's tokens are a prefix of prompt + completion; the completion ends in an end-of-turn token (blanks after it
+    The prompt's tokens are a prefix of prompt + completion; the completion ends in an end-of-turn token (blanks after
+    it
     aside); sequences that `max_length` cuts are counted and reported.
 
     Raises:
@@ -42,8 +43,8 @@ def check_rows(
             whole = tokenizer.apply_chat_template(row["prompt"] + row[column], return_dict=False)
             if whole[: len(prompt)] != prompt:
                 raise InputError(
-                    f"{what} row {number}: the tokens of the prompt are not a prefix of prompt + {column}; the model's chat "
-                    f"template renders them differently. Use a template that appends."
+                    f"{what} row {number}: the tokens of the prompt are not a prefix of prompt + {column}; "
+                    f"the model's chat template renders them differently. Use a template that appends."
                 )
             completion = whole[len(prompt) :]
             while completion and not tokenizer.decode([completion[-1]]).strip():

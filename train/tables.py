@@ -1,4 +1,4 @@
-"""From evaluation records to figures: measures per turn, means by system and turn kind, comparisons, files, the table."""
+"""From evaluation records to figures: measures per turn, means by system and kind, comparisons, files, table."""
 
 import json
 from collections.abc import Sequence
@@ -106,7 +106,13 @@ def table_of(made: dict[str, Any]) -> str:
             grid(
                 ["comparison", "metric", "difference", "95% interval", "p"],
                 [
-                    [f"{c['a']} - {c['b']}", c["metric"], f"{c['difference']:+.3f}", f"[{c['low']:+.3f}, {c['high']:+.3f}]", f"{c['p']:.4f}"]
+                    [
+                        f"{c['a']} - {c['b']}",
+                        c["metric"],
+                        f"{c['difference']:+.3f}",
+                        f"[{c['low']:+.3f}, {c['high']:+.3f}]",
+                        f"{c['p']:.4f}",
+                    ]
                     for c in made["comparisons"]
                 ],
             )

@@ -1,6 +1,8 @@
-"""What the tiny language model learns from: rewriting, reading and abstaining, each in a fresh world of invented entities.
+"""What the tiny language model learns from: rewriting, reading and abstaining, each in a fresh world of invented
+entities.
 
-Several questions share one set of documents. They are branches on a common prefix, and a tree mask keeps them apart, so the
+Several questions share one set of documents. They are branches on a common prefix, and a tree mask keeps them apart,
+so the
 documents are read once for all of them.
 """
 
@@ -52,7 +54,7 @@ def lead_up(world: World, fact: Fact, weights: list[int]) -> tuple[list[dict[str
 
 
 def reading(rng: random.Random, split: str, most_documents: int, branches: int = 5) -> list[Branch]:
-    """Questions on one set of 0 to 3 documents; four in five are answered in them; three in ten sets allow abstaining."""
+    """Questions on one set of documents: four in five are answered there; three in ten sets allow abstaining."""
     world = mini_world(rng, split)
     count = rng.choices(range(most_documents + 1), [1, 3, 3, 6][: most_documents + 1])[0]
     main, *others = rng.sample(world.entities, len(world.entities))
@@ -167,7 +169,8 @@ def tree(group: list[tuple[list[int], list[int]]]) -> tuple[list[int], list[int]
     """Pack the branches of one group behind their common prefix.
 
     Returns:
-        Lists of equal length: token ids, branch numbers (0 for the prefix), positions, next tokens (-100 for none), and
+        Lists of equal length: token ids, branch numbers (0 for the prefix), positions, next tokens (-100 for none),
+        and
         whether the next token is output (1.0) or not (0.0).
     """
     prompts = [prompt for prompt, _ in group]
@@ -187,7 +190,7 @@ def tree(group: list[tuple[list[int], list[int]]]) -> tuple[list[int], list[int]
 
 
 def collate(groups: list, pad: int) -> dict[str, torch.Tensor]:
-    """Trees padded on the right: `input_ids`, `position_ids`, `following`, `output` [batch, length] and a tree `mask`."""
+    """Trees padded on the right: `input_ids`, `position_ids`, `following`, `output` [batch, length], and a `mask`."""
     trees = [tree(group) for group in groups]
     length = max(len(tokens) for tokens, *_ in trees)
 

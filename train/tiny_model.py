@@ -28,7 +28,8 @@ class Muon(torch.optim.Optimizer):
     """Momentum whose update is made orthogonal by Newton-Schulz, for weight matrices [out, in].
 
     https://kellerjordan.github.io/posts/muon/, with the step size matched to AdamW's (0.2 * sqrt(largest side)). As
-    `torch.optim.Muon`, but in float32: that one works in bfloat16, which processors without bfloat16 units run 20 times slower.
+    `torch.optim.Muon`, but in float32: that one works in bfloat16, which processors without bfloat16 units run 20
+    times slower.
     """
 
     def __init__(self, parameters, lr: float, momentum: float = 0.95, weight_decay: float = 0.01):
@@ -186,7 +187,8 @@ class Trainer:
 def reading_accuracy(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, level: int, episodes: int = 64
 ) -> float:
-    """Share of questions on up to `level` documents, with unseen names, whose every output token is the most likely one."""
+    """Share of questions on up to `level` documents, with unseen names, whose every output token is the most likely
+    one."""
     rng, right, asked = random.Random("reading accuracy"), 0, 0
     for _ in range(episodes // 8):
         groups = [encode(tokenizer, reading(rng, "dev", level)) for _ in range(8)]
@@ -233,7 +235,8 @@ def train(out: Path, seed: int, steps: int, batch: int = 16, lr: float = 5e-3) -
                 accuracy = reading_accuracy(trainer.model, trainer.tokenizer, trainer.level)
                 log.info(
                     "step %d: loss %.3f, %.1fM tokens, reads %.1f%% with up to %d documents", trainer.step_number,
-                    sum(losses[-LOOK_EVERY:]) / len(losses[-LOOK_EVERY:]), trainer.tokens / 1e6, 100 * accuracy, trainer.level,
+                    sum(losses[-LOOK_EVERY:]) / len(losses[-LOOK_EVERY:]), trainer.tokens / 1e6, 100 * accuracy,
+                    trainer.level,
                 )  # fmt: skip
                 trainer.level = min(3, trainer.level + (accuracy >= MASTERED))
             if trainer.step_number % CHECKPOINT_EVERY == 0:

@@ -1,8 +1,10 @@
-"""The tiny world: invented people, companies, films and towns, passages about them, and conversations that ask for their facts.
+"""The tiny world: invented people, companies, films and towns, passages about them, and conversations that ask for
+their facts.
 
     python -m train.tiny_world --out world --seed 0     # writes corpus.jsonl, train.jsonl, dev.jsonl, test.jsonl
 
-Everything follows from the seed. Names are made of syllables; a name stem belongs to exactly one split (train, dev, test or
+Everything follows from the seed. Names are made of syllables; a name stem belongs to exactly one split (train, dev,
+test or
 the language model's own training), so no entity of one split has ever been seen in another.
 """
 
@@ -42,7 +44,7 @@ class Entity:
     values: dict[str, str] = field(default_factory=dict)
 
     def forms(self, how: str, rng: random.Random) -> dict[str, str]:
-        """The three grammatical forms {e}, {p}, {o} of a mention: `full`, `short`, `word` ("the film") or `pronoun`."""
+        """The forms {e}, {p}, {o} of a mention: `full`, `short`, `word` ("the film") or `pronoun`."""
         if how == "pronoun":
             subject, possessive, obj = self.pronouns
             return {"e": subject, "p": possessive, "o": obj}
@@ -147,7 +149,8 @@ class World:
         return [Fact(entity, attribute) for attribute in entity.values]
 
     def passages(self, entity: Entity, favourite: dict[str, int] | None = None, copies: float = 0.15) -> list[Passage]:
-        """The passages about an entity: an opening sentence, then two or three facts each; some have a reworded near-duplicate.
+        """The passages about an entity: an opening sentence, then two or three facts each; some have a reworded near-
+        duplicate.
 
         Args:
             entity: what they are about.
@@ -179,7 +182,8 @@ class World:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question as it was asked: `kind` is first, follow_up, switch or return; `reference` stands alone; `wording` is its number."""
+    """A question as it was asked: `kind` is first, follow_up, switch or return; `reference` stands alone; `wording` is
+    its number."""
 
     fact: Fact
     question: str

@@ -20,7 +20,7 @@ def last_checkpoint(folder: Path) -> str | None:
 
 
 def starts_level(config):
-    """A callback that raises when the reward margin of the first step is not 0: policy and reference must start equal."""
+    """A callback that raises when the first reward margin is not 0: policy and reference must start equal."""
     from transformers import TrainerCallback
 
     config.logging_first_step = True
