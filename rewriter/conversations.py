@@ -43,10 +43,11 @@ def turn_of(record: dict[str, Any], place: str) -> Turn:
     """
 
     def need(ok: bool, name: str, expected: str) -> None:
+        if ok:
+            return
         if name not in record:
             raise InputError(f"{place}: the field `{name}` is missing; expected {expected}.")
-        if not ok:
-            raise InputError(f"{place}: `{name}` must be {expected}, got {short(record[name])}.")
+        raise InputError(f"{place}: `{name}` must be {expected}, got {short(record[name])}.")
 
     text = "a text that is not empty"
     for name in ("id", "question"):

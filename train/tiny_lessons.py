@@ -107,6 +107,30 @@ def uneven_rewrite(world: World, talk: Conversation, asked: Asked) -> str:
     return stand_alone(fact, wording, fact.entity.name if how == "right" else fact.entity.short)
 
 
+def repetition(rng: random.Random, syllables: list[int]) -> list[tuple[list[int], list[int]]]:
+    """The first lessons: syllables that come again after a gap. They soon teach to copy, which all else needs.
+
+    Args:
+        rng: source of every choice.
+        syllables: token ids to choose from.
+
+    Returns:
+        One encoded branch: prompt and target ids.
+    """
+
+    def noise(least: int, most: int) -> list[int]:
+        return rng.choices(syllables, k=rng.randint(least, most))
+
+    again = noise(3, 8)
+    return [(noise(1, 10) + again + noise(1, 10) + again[:1], again[1:])]
+
+
+def syllables_of(tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """Token ids that names are made of."""
+    texts = [f" {start}{end}" for start in grammar()["starts"] for end in grammar()["ends"]]
+    return sorted({token for ids in tokenizer(texts)["input_ids"] for token in ids})
+
+
 def episode(rng: random.Random, split: str, most_documents: int) -> list[Branch]:
     return rewriting(rng, split) if rng.random() < 0.3 else reading(rng, split, most_documents)
 

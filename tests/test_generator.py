@@ -1,0 +1,55 @@
+"""The fast passes equal the plain ones, on a random model, in batches of mixed lengths."""
+
+import pytest
+
+from core.language_model import batches_by_tokens
+from scoring.generator import Reading, answer_all, prompt_of
+from tests.oracle import plain_scores
+
+HISTORY = [{"role": "user", "content": "Who made it?"}, {"role": "assistant", "content": "Ann Lee"}]
+READINGS = [
+    Reading.of([], "Where was Talpa born?", ["Talpa was born in Port Verna."]),
+    Reading.of(
+        HISTORY,
+        "Where was she born?",
+        ["One text.", "Another, much longer text about a lake by the sea.", "The third."],
+    ),
+    Reading.of(HISTORY, "Where was she born?", ["One text."]),
+    Reading.of(HISTORY, "And the year of birth?", ["One text."]),
+]
+
+
+def test_equals_the_plain_oracle(lm):
+    for reading, fast in zip(READINGS, answer_all(lm, READINGS, 12, 400), strict=True):
+        plain = plain_scores(lm, reading, 12)
+        assert fast.stats.tokens == plain.tokens and plain.tokens
+        for column in ("h0", "hd", "logp0", "logpd"):
+            assert getattr(fast.stats, column) == pytest.approx(getattr(plain, column), abs=1e-4)
+
+
+def test_batching_changes_nothing_and_duplicates_are_shared(lm):
+    together = answer_all(lm, [*READINGS, READINGS[0]], 12, 100_000)
+    alone = [answer_all(lm, [reading], 12, 1)[0] for reading in READINGS]
+    assert together[-1] is together[0]
+    for one, other in zip(together, alone, strict=False):
+        assert one.answer == other.answer
+        assert one.stats.h0 == pytest.approx(other.stats.h0, abs=1e-4)
+        assert one.stats.hd == pytest.approx(other.stats.hd, abs=1e-4)
+
+
+def test_documents_that_do_not_fit_are_cut_from_the_last_one_back(lm, monkeypatch):
+    full, cut = prompt_of(lm, READINGS[1], 12)
+    assert cut == 0
+    monkeypatch.setattr(lm.model.config, "max_position_embeddings", len(full) + 11)
+    shorter, cut = prompt_of(lm, READINGS[1], 12)
+    assert cut == 1 and len(shorter) < len(full)
+    text = lm.tokenizer.decode(shorter)
+    assert "Another" in text and "The third" not in text and "Where was she born?" in text
+
+
+def test_batches_stay_within_the_budget():
+    lengths = [5, 30, 7, 7, 100, 1]
+    batches = batches_by_tokens(lengths, 40)
+    assert sorted(i for batch in batches for i in batch) == list(range(6))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= 40

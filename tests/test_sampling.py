@@ -1,0 +1,70 @@
+"""Sampling: seeded by turn, independent of the batch, the right distribution, merged and counted."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from core.language_model import chat_ids, load_language_model
+from core.records import Turn
+from rewriter.prompts import rewrite_messages
+from rewriter.sampling import best_rewrites, prompt_of, sample_rewrites, sampler
+
+TURNS = [
+    Turn("a_1", (), "When was Talpa Nalra born?"),
+    Turn(
+        "a_2", ({"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Talpa Nalra"}), "And the pet?"
+    ),
+    Turn("b_1", (), "Where is Port Verna, and who lives there now?"),
+]
+OPTIONS = dict(n=4, temperature=1.0, top_p=1.0, max_new_tokens=8, seed=3)
+
+
+def test_a_turn_gets_the_same_samples_in_any_company(lm):
+    together = sample_rewrites(lm, TURNS, **OPTIONS)
+    alone = [sample_rewrites(lm, [turn], **OPTIONS)[0] for turn in TURNS]
+    for (one, _), (other, _) in zip(together, alone, strict=True):
+        assert [c.text for c in one] == [c.text for c in other]
+        assert [c.logprob for c in one] == pytest.approx([c.logprob for c in other], abs=1e-3)
+    assert sample_rewrites(lm, TURNS, **OPTIONS | {"seed": 4}) != together
+
+
+def test_every_sample_is_accounted_for(lm):
+    for candidates, counts in sample_rewrites(lm, TURNS, **OPTIONS):
+        assert sum(c.count for c in candidates) + counts.get("empty", 0) == 4
+        assert counts.get("merged", 0) == sum(c.count - 1 for c in candidates)
+        assert all(c.text == " ".join(c.text.split()) and c.logprob < 0 and c.tokens > 0 for c in candidates)
+
+
+def test_samples_follow_the_distribution():
+    p = torch.tensor([0.5, 0.3, 0.2, 0.0])
+    noise = torch.rand(20000, 1, generator=torch.Generator().manual_seed(0))
+    rows = p.log().expand(20000, 4)
+    counts = Counter(sampler(noise, 1.0, 1.0)(rows, 0).tolist())
+    assert [counts[i] / 20000 for i in range(4)] == pytest.approx(p.tolist(), abs=0.015)
+    assert set(sampler(noise, 1.0, 0.7)(rows, 0).tolist()) == {0, 1}  # the smallest set with at least 0.7
+    cold = Counter(sampler(noise, 0.5, 1.0)(rows, 0).tolist())
+    assert cold[0] / 20000 == pytest.approx(0.25 / 0.38, abs=0.015)
+
+
+def test_greedy_equals_generate(lm):
+    ids = chat_ids(lm.tokenizer, rewrite_messages([], TURNS[0].question))
+    plain = lm.model.generate(
+        torch.tensor([ids]), max_new_tokens=8, do_sample=False, pad_token_id=lm.tokenizer.pad_token_id
+    )
+    text = lm.tokenizer.decode(plain[0, len(ids) :], skip_special_tokens=True)
+    assert best_rewrites(lm, TURNS, 8)[0] == " ".join(text.split())
+
+
+def test_a_long_history_loses_its_oldest_messages_and_says_so(lm, monkeypatch):
+    full, _ = prompt_of(lm, TURNS[1], "", 8)
+    monkeypatch.setattr(lm.model.config, "max_position_embeddings", len(full) + 7)
+    shorter, left_out = prompt_of(lm, TURNS[1], "", 8)
+    assert left_out == 1 and len(shorter) < len(full) and "And the pet?" in lm.tokenizer.decode(shorter)
+
+
+def test_a_model_that_is_not_there_is_named():
+    from core.errors import InputError
+
+    with pytest.raises(InputError, match="the model `./no/such/model` cannot be loaded"):
+        load_language_model("./no/such/model")
