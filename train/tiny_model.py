@@ -93,9 +93,9 @@ def new_model(tokenizer: PreTrainedTokenizerFast, seed: int, width: int = 128, l
 def look_back(model: Qwen2ForCausalLM, head: int, back: int, strength: float = 40.0) -> None:
     """Let one head of the first layer start out attending to the token `back` places before.
 
-    Copying a name needs to know, at each token, which one came before it. Training finds that by itself, but late. Rotary
-    positions turn the biases of query and key by position times frequency: a query bias that lags the key's by `back` turns
-    makes their product largest at that distance.
+    Copying a name needs to know, at each token, which one came before it. Training finds that by itself, but late.
+    Rotary positions turn the biases of query and key by position times frequency: a query bias that lags the key's
+    by `back` turns makes their product largest at that distance.
 
     Args:
         model: a model with biases on its query and key projections.
