@@ -8,7 +8,9 @@ Stopped at any moment, the same command goes on from the last checkpoint and end
 
 import argparse
 import math
+import os
 import random
+import time
 from pathlib import Path
 
 import torch
@@ -16,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from core.artifacts import write_json
+from core.artifacts import versions, write_json
 from core.runtime import Progress, log, run_command, set_up_logging
 from train.tiny_lessons import collate, encode, episode, make_tokenizer, repetition, syllables_of, tree
 
@@ -151,6 +153,7 @@ class Trainer:
         self.optimizers = [Muon(matrices, lr), torch.optim.AdamW(others, 2.5e-3, betas=(0.9, 0.98), weight_decay=0.01)]
         self.full = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
         self.step_number, self.tokens, self.level = 0, 0, 0
+        self.seconds, self.start = 0, time.monotonic()  # of earlier lives, and the start of this one
         self.syllables = syllables_of(self.tokenizer)
 
     def lesson(self, rng: random.Random, split: str) -> list[tuple[list[int], list[int]]]:
@@ -215,7 +218,11 @@ class Trainer:
         return self.out / "checkpoint.safetensors"
 
     def save_checkpoint(self) -> None:
-        tensors = {"progress": torch.tensor([self.step_number, self.tokens, self.level])}
+        tensors = {
+            "progress": torch.tensor(
+                [self.step_number, self.tokens, self.level, int(self.seconds + time.monotonic() - self.start)]
+            )
+        }
         for name, parameter in self.named.items():
             tensors[f"parameter {name}"] = parameter.data
             for optimizer in self.optimizers:
@@ -227,7 +234,7 @@ class Trainer:
 
     def load_checkpoint(self) -> None:
         tensors = load_file(self.checkpoint, device=str(self.device))
-        self.step_number, self.tokens, self.level = tensors.pop("progress").tolist()
+        self.step_number, self.tokens, self.level, self.seconds = tensors.pop("progress").tolist()
         for key, value in tensors.items():
             kind, name = key.split(" ", 1)
             parameter = self.named[name]
@@ -281,7 +288,20 @@ def train(out: Path, seed: int, steps: int, batch: int = 16, lr: float = 5e-3) -
                 trainer.save_checkpoint()
     trainer.save()
     write_json(
-        out / "training.json", {"seed": seed, "steps": steps, "batch": batch, "lr": lr, "tokens": trainer.tokens}
+        out / "training.json",
+        {
+            "seed": seed,
+            "steps": steps,
+            "batch": batch,
+            "lr": lr,
+            "tokens": trainer.tokens,
+            "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+            "minutes": round((trainer.seconds + time.monotonic() - trainer.start) / 60, 1),
+            "machine": f"{torch.cuda.get_device_name()}"
+            if torch.cuda.is_available()
+            else f"{os.cpu_count()} CPU cores",
+            "commit": versions().get("commit", "unknown"),
+        },
     )
     trainer.checkpoint.unlink(missing_ok=True)
     return losses

@@ -1,0 +1,58 @@
+"""Use a rewriter: a file of turns, or a conversation at a prompt.
+
+python -m rewriter --model configs/tiny-model --adapter runs/quickstart/dpo/adapter --input turns.jsonl >
+rewrites.jsonl
+python -m rewriter --model configs/tiny-model --adapter runs/quickstart/dpo/adapter
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from core.records import Turn
+from core.runtime import Progress, run_command
+from rewriter.conversations import read_turns
+
+BATCH = 32
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="rewriter", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", required=True, help="folder or Hub id of the base model")
+    parser.add_argument("--adapter", help="PEFT adapter, such as <run>/dpo/adapter")
+    parser.add_argument("--input", type=Path, help="turns (JSONL); without it, questions are asked for")
+    parser.add_argument("--max_new_tokens", type=int, default=48, help="longest rewrite (default 48)")
+    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16 (default float32)")
+    arguments = parser.parse_args()
+    turns = read_turns(arguments.input) if arguments.input else []
+
+    from core.language_model import load_language_model
+    from rewriter.sampling import best_rewrites
+
+    lm = load_language_model(arguments.model, arguments.adapter, arguments.dtype)
+    if arguments.input:
+        with Progress("rewrite", len(turns)) as progress:
+            for start in range(0, len(turns), BATCH):
+                batch = turns[start : start + BATCH]
+                for turn, query in zip(batch, best_rewrites(lm, batch, arguments.max_new_tokens), strict=True):
+                    print(json.dumps({"id": turn.id, "query": query}, ensure_ascii=False))
+                progress.advance(len(batch))
+        return
+    history: list[dict[str, str]] = []
+    print("Ask; then give the assistant's answer, for the next question to refer to. An empty question ends.")
+    try:
+        while question := input("question: ").strip():
+            turn = Turn("prompt", tuple(history), question)
+            print(f"query:    {best_rewrites(lm, [turn], arguments.max_new_tokens)[0]}")
+            history += [
+                {"role": "user", "content": question},
+                {"role": "assistant", "content": input("answer:   ").strip()},
+            ]
+    except EOFError:
+        print()
+
+
+if __name__ == "__main__":
+    run_command(main)

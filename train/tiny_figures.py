@@ -1,0 +1,157 @@
+"""What the tiny model can do, on the dev world (no name in it was seen in training); writes its model card.
+
+    python -m train.tiny_figures --model configs/tiny-model
+
+For every turn: the answer with a gold passage among three documents, with three that lack the answer, and with none;
+how often
+KeyEntropy is higher for the first list than for the second; how the most likely rewrite and the raw question retrieve.
+"""
+
+import argparse
+import json
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from core.artifacts import read_json, versions, write_atomic
+from core.records import Hit, Turn
+from core.runtime import log, run_command, set_up_logging
+from core.settings import RetrievalSettings
+
+DOCUMENTS = 3
+
+
+def lists_of(turns: list[Turn], rankings: list[list[Hit]], seed: int = 0) -> list[tuple[list[str], list[str]]]:
+    """For each turn a list with one gold passage and one of equal length without, the same retrieved distractors in
+    both.
+
+    Args:
+        turns: with `relevant`.
+        rankings: hits of a stand-alone query, deep enough to hold three that are not relevant.
+        seed: decides the place of the gold passage.
+    """
+    rng, made = random.Random(seed), []
+    for turn, hits in zip(turns, rankings, strict=True):
+        others = [hit.doc for hit in hits if hit.doc not in turn.relevant][:DOCUMENTS]
+        place = rng.randrange(DOCUMENTS)
+        gold = rng.choice(sorted(turn.relevant))
+        made.append((others[:place] + [gold] + others[place : DOCUMENTS - 1], others))
+    return made
+
+
+def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]:
+    """The figures of a model on the dev turns of a world folder; shares are from 0 to 1."""
+    from core.language_model import load_language_model
+    from retrieval.corpus import read_corpus
+    from retrieval.metrics import per_query
+    from retrieval.retriever import retriever_of
+    from retrieval.trec import strict_run
+    from rewriter.conversations import read_turns
+    from rewriter.sampling import best_rewrites
+    from scoring.answers import exact_match
+    from scoring.generator import Reading, answer_all
+    from scoring.grogu import score_of
+
+    lm = load_language_model(model)
+    corpus = list(read_corpus(world / "corpus.jsonl"))
+    text = {passage.id: passage.content for passage in corpus}
+    turns = read_turns(world / "dev.jsonl", limit)
+    retriever = retriever_of(RetrievalSettings(), corpus)
+    lists = lists_of(turns, retriever.search([turn.rewrite for turn in turns], 30))
+
+    def answered(documents: list[list[str]]) -> list:
+        readings = [
+            Reading.of(turn.history, turn.question, [text[doc] for doc in docs])
+            for turn, docs in zip(turns, documents, strict=True)
+        ]
+        return answer_all(lm, readings, 16, 16384)
+
+    def share_right(answers: list) -> float:
+        return sum(exact_match(a.answer, t.answers) for a, t in zip(answers, turns, strict=True)) / len(turns)
+
+    gold, without, none = (
+        answered([g for g, _ in lists]),
+        answered([w for _, w in lists]),
+        answered([[] for _ in lists]),
+    )
+    wins = 0.0
+    for one, other in zip(gold, without, strict=True):
+        high, low = score_of(one.stats, one.answer).value, score_of(other.stats, other.answer).value
+        wins += 0.5 if high == low or None in (high, low) else float(high > low)
+    queries = {"raw": [t.question for t in turns], "reference": [t.rewrite for t in turns], "greedy": []}
+    for start in range(0, len(turns), 64):
+        queries["greedy"] += best_rewrites(lm, turns[start : start + 64], 48)
+    qrels = {turn.id: turn.relevant for turn in turns}
+    found = {}
+    for name, texts in queries.items():
+        run = strict_run(dict(zip((t.id for t in turns), retriever.search(texts, 10), strict=True)))
+        values = per_query(qrels, run, ["MRR@10"])["MRR@10"].values()
+        found[f"MRR@10 of the {name} query"] = sum(values) / len(values)
+    return {
+        "turns": len(turns),
+        "answers right, gold passage among 3": share_right(gold),
+        "answers right, 3 passages without the answer": share_right(without),
+        "answers right, no passage": share_right(none),
+        "KeyEntropy higher with the gold passage": wins / len(turns),
+    } | found
+
+
+def card(training: dict[str, Any], made: dict[str, Any]) -> str:
+    """The model card."""
+    from train.tiny_lessons import REWRITES
+
+    rows = "".join(
+        f"| {name} | {value} |\n" if isinstance(value, int) else f"| {name} | {value:.3f} |\n"
+        for name, value in made.items()
+    )
+    lesson = ", ".join(f"{share:.0%} {name}" for name, share in REWRITES.items())
+    return f"""---
+license: apache-2.0
+library_name: transformers
+---
+# Tiny chat model of the quickstart
+
+A Qwen2 of {training["parameters"] / 1e6:.2f}M parameters (float16 safetensors) with a chat template, trained from
+nothing on
+invented conversations (`train/tiny_world.py`, `train/tiny_lessons.py`). It rewrites questions, answers from up to
+three
+documents, and abstains when told to. It knows no fact and no name: it reads. It is of no use outside the tiny world.
+
+**Its rewrites are poor on purpose**, as an untuned model's are. In training the target of a rewrite was: {lesson}
+(raw: the question as it stands; wrong: about another entity; short: with half a name). The most likely rewrite is
+therefore
+close to the raw question, and good ones are among a handful of samples. The wording of a right rewrite was random; the
+model
+does not know which words the collection prefers.
+
+Made by `python -m train.tiny_model --out configs/tiny-model --seed {training["seed"]} --steps {training["steps"]}`:
+{training["tokens"] / 1e6:.1f}M tokens, {training["minutes"]:.0f} minutes on {training["machine"]}, commit
+{training["commit"]}.
+
+Figures on the dev world (`python -m train.tiny_figures --model configs/tiny-model`):
+
+| figure | value |
+|---|---|
+{rows}"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="folder made by train.tiny_model")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the world (default 0)")
+    parser.add_argument("--limit", type=int, help="use the first N turns")
+    arguments = parser.parse_args()
+    set_up_logging()
+    from train.tiny_world import make_quickstart_data
+
+    with tempfile.TemporaryDirectory() as folder:
+        make_quickstart_data(Path(folder), arguments.seed)
+        made = figures(str(arguments.model), Path(folder), arguments.limit)
+    log.info("%s", json.dumps(made, indent=2))
+    write_atomic(arguments.model / "README.md", card(read_json(arguments.model / "training.json"), made))
+    log.info("card -> %s (%s)", arguments.model / "README.md", versions().get("commit", "no commit"))
+
+
+if __name__ == "__main__":
+    run_command(main)
