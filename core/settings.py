@@ -87,13 +87,15 @@ class GeneratorSettings:
     """The model that answers and scores.
 
     Args:
-        model: folder or Hub id; the rewriter's model when not given.
+        model: folder or Hub id; the rewriter's model and adapter when not given.
+        adapter: PEFT adapter of that model.
         dtype: float32, bfloat16 or float16.
         max_new_tokens: longest answer.
         batch_tokens: tokens per batch.
     """
 
     model: str | None = None
+    adapter: str | None = None
     dtype: str = "float32"
     max_new_tokens: int = 64
     batch_tokens: int = 16384
@@ -149,10 +151,12 @@ class PairSettings:
     Args:
         drop_fraction: share of pairs dropped, smallest gaps first.
         min_gap: then drop gaps below this; 0 keeps every pair.
+        on_policy: make DPO's pairs from a second set of candidates, sampled from the SFT rewriter.
     """
 
     drop_fraction: float = 0.5
     min_gap: float = 0.0
+    on_policy: bool = False
 
 
 @dataclass

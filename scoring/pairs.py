@@ -105,6 +105,7 @@ def select_pairs(
 def pairs_stage(settings: Settings) -> Stage:
     """The stage's folder with what decides its content."""
     decided = asdict(settings.pairs) | {"instruction": settings.rewriter.instruction}
+    del decided["on_policy"]  # of DPO alone
     inputs = {
         "scores": completed(settings.run_dir / "scores").identity(),
         "train": sha256(data_file(settings, "train")),

@@ -75,9 +75,9 @@ def scores_stage(settings: Settings) -> Stage:
 
 
 def generator_model(settings: Settings) -> tuple[str, str | None]:
-    """The generator's model, and the adapter it shares with the rewriter when it is the rewriter."""
+    """The generator's model and adapter: the rewriter's own where none is named."""
     if settings.generator.model:
-        return settings.generator.model, None
+        return settings.generator.model, settings.generator.adapter
     return settings.rewriter.model, settings.rewriter.adapter
 
 

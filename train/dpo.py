@@ -18,21 +18,51 @@ if not __package__:  # as a script, train/ is first on the path and not the root
 import json
 import shutil
 import time
+from dataclasses import replace
 
 from core.artifacts import Stage, completed
 from core.inputs import data_file
 from core.runtime import log, peak_memory_mb, process, run_command, set_up_logging, wait_for_all
 from core.settings import STAGES, Settings, as_plain, read_settings
+from retrieval.rankings import make_rankings
+from rewriter.candidates import make_candidates
+from scoring.pairs import make_pairs
+from scoring.scores import generator_model, make_scores
 
-NAME = "dpo"
+NAME, SECOND_ROUND = "dpo", "on_policy"
+
+
+def pairs_for_dpo(settings: Settings) -> Stage:
+    """The pairs that DPO learns from: the first set, or those of the second round."""
+    folder = settings.run_dir / SECOND_ROUND if settings.pairs.on_policy else settings.run_dir
+    return completed(folder / "pairs")
 
 
 def dpo_stage(settings: Settings) -> Stage:
     """The stage's folder with what decides its content."""
     decided = {"dpo": settings.dpo, "dtype": settings.rewriter.dtype, "seed": settings.run.seed}
-    return Stage(
-        settings.run_dir / NAME, decided, {"sft": completed(settings.run_dir / "sft").identity()}, process()[0]
+    inputs = {"sft": completed(settings.run_dir / "sft").identity(), "pairs": pairs_for_dpo(settings).identity()}
+    return Stage(settings.run_dir / NAME, decided, inputs, process()[0])
+
+
+def make_second_round(settings: Settings) -> None:
+    """With `pairs.on_policy`: candidates, rankings, scores and pairs once more, sampled from the SFT rewriter.
+
+    The SFT rewriter seldom says what the first pairs reject, so DPO would learn to avoid what is gone already. Its own
+    samples show what is still wrong. They live in `<run>/on_policy`.
+    """
+    log.info("second round: candidates from the SFT rewriter")
+    model, adapter = generator_model(settings)
+    files = {which: str(data_file(settings, which)) for which in ("train", "corpus")}
+    second = replace(
+        settings,
+        run=replace(settings.run, dir=str(settings.run_dir / SECOND_ROUND), redo_from=None, until=None),
+        data=replace(settings.data, format="records", **files),
+        rewriter=replace(settings.rewriter, adapter=str(settings.run_dir / "sft" / "adapter")),
+        generator=replace(settings.generator, model=model, adapter=adapter),
     )
+    for make in (make_candidates, make_rankings, make_scores, make_pairs):
+        make(second)
 
 
 def train_dpo(settings: Settings) -> Stage:
@@ -58,7 +88,7 @@ def train_dpo(settings: Settings) -> Stage:
     # ------------------------------------------------------------------ pairs
     model, tokenizer = warmed_policy(settings)
     config = trainer_config(NAME, settings, stage.folder / "checkpoints")
-    rows = preference_rows(completed(settings.run_dir / "pairs"), tokenizer)
+    rows = preference_rows(pairs_for_dpo(settings), tokenizer)
     check_rows(rows, tokenizer, stop_ids_of(model, tokenizer), config.max_length, NAME)
 
     # ------------------------------------------------------------------ policy and reference
@@ -94,17 +124,14 @@ def prepare(settings: Settings) -> None:
     for section in ("sft", "dpo"):
         trainer_config(section, settings, settings.run_dir / section / "checkpoints")
     if settings.run.redo_from and process()[0] == 0:
-        for stage in STAGES[STAGES.index(settings.run.redo_from) :]:
+        removed = STAGES[STAGES.index(settings.run.redo_from) :]
+        for stage in (*removed, SECOND_ROUND) if "sft" in removed else removed:
             shutil.rmtree(settings.run_dir / stage, ignore_errors=True)
     wait_for_all()
 
 
 def run_all(settings: Settings) -> None:
     """Every stage in order, up to `run.until`."""
-    from retrieval.rankings import make_rankings
-    from rewriter.candidates import make_candidates
-    from scoring.pairs import make_pairs
-    from scoring.scores import make_scores
     from train.evaluation import evaluate
     from train.sft import train_sft
 
@@ -113,6 +140,8 @@ def run_all(settings: Settings) -> None:
     prepare(settings)
     makers = (make_candidates, make_rankings, make_scores, make_pairs, train_sft, train_dpo, evaluate)
     for name, make in zip(STAGES, makers, strict=True):
+        if name == NAME and settings.pairs.on_policy:
+            make_second_round(settings)
         make(settings)
         if name == settings.run.until:
             break

@@ -10,8 +10,9 @@ import random
 from dataclasses import dataclass
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
 from rewriter.prompts import rewrite_messages
 from scoring.prompts import ABSTAIN, ANSWER, answer_messages
@@ -21,7 +22,7 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|> ' + m['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+SPECIAL = ["<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 KINDS = ["person", "person", "person", "company", "company", "film", "film", "town", "town"]
 HISTORY = [26, 24, 18, 12, 8, 6, 6]  # weights of 0, 1, 2 ... turns before the question
 SHORT_HISTORY = [60, 40]  # the same in the first lessons, with one document
@@ -107,28 +108,32 @@ def uneven_rewrite(world: World, talk: Conversation, asked: Asked) -> str:
     return stand_alone(fact, wording, fact.entity.name if how == "right" else fact.entity.short)
 
 
-def repetition(rng: random.Random, syllables: list[int]) -> list[tuple[list[int], list[int]]]:
-    """The first lessons: syllables that come again after a gap. They soon teach to copy, which all else needs.
+def repetition(rng: random.Random, pieces: list[list[int]]) -> list[tuple[list[int], list[int]]]:
+    """The first lessons: tokens that come again after a gap. They soon teach to copy, which all else needs.
 
     Args:
         rng: source of every choice.
-        syllables: token ids to choose from.
+        pieces: lists of token ids to choose from (`pieces_of`).
 
     Returns:
         One encoded branch: prompt and target ids.
     """
 
     def noise(least: int, most: int) -> list[int]:
-        return rng.choices(syllables, k=rng.randint(least, most))
+        return [rng.choice(rng.choices(pieces, [6, 3, 1])[0]) for _ in range(rng.randint(least, most))]
 
     again = noise(3, 8)
     return [(noise(1, 10) + again + noise(1, 10) + again[:1], again[1:])]
 
 
-def syllables_of(tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """Token ids that names are made of."""
-    texts = [f" {start}{end}" for start in grammar()["starts"] for end in grammar()["ends"]]
-    return sorted({token for ids in tokenizer(texts)["input_ids"] for token in ids})
+def pieces_of(tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
+    """Token ids that answers are made of: syllables of names, listed words, digits."""
+    texts = [
+        [f" {start}{end}" for start in grammar()["starts"] for end in grammar()["ends"]],
+        [f" {word}" for word in listed_words()],
+        list("0123456789"),
+    ]
+    return [sorted({token for ids in tokenizer(some)["input_ids"] for token in ids}) for some in texts]
 
 
 def episode(rng: random.Random, split: str, most_documents: int) -> list[Branch]:
@@ -139,7 +144,7 @@ def episode(rng: random.Random, split: str, most_documents: int) -> list[Branch]
 
 
 def make_tokenizer(seed: int, size: int = 1536, episodes: int = 1500) -> PreTrainedTokenizerFast:
-    """Byte-level BPE trained on the world's own text."""
+    """Byte-level BPE trained on the world's text, as Qwen2's (`AutoTokenizer` goes by the model's type)."""
     rng = random.Random(f"{seed} tokenizer")
     texts = [
         " " + message["content"]
@@ -147,16 +152,15 @@ def make_tokenizer(seed: int, size: int = 1536, episodes: int = 1500) -> PreTrai
         for branch in episode(rng, "lm", 3)[:2]
         for message in [*branch.messages, {"content": branch.target}]
     ]
-    values = [
-        v
-        for kind in grammar()["kinds"].values()
-        for a in kind["attributes"].values()
-        for v in a["value"]
-        if len(v) > 1
-    ]
-    texts += [f" {value}" for value in values] * 20
+    texts += [*(f" {word}" for word in [*listed_words(), *grammar()["starts"]]), *grammar()["ends"]] * 2000
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size,
@@ -167,11 +171,17 @@ def make_tokenizer(seed: int, size: int = 1536, episodes: int = 1500) -> PreTrai
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        pad_token="<|pad|>",
+        pad_token="<|endoftext|>",
         eos_token="<|end|>",
         chat_template=CHAT_TEMPLATE,
         padding_side="left",
     )
+
+
+def listed_words() -> list[str]:
+    """Every value that is one of a list."""
+    attributes = [a for kind in grammar()["kinds"].values() for a in kind["attributes"].values()]
+    return [word for attribute in attributes if isinstance(attribute["value"], list) for word in attribute["value"]]
 
 
 # ------------------------------------------------------------------------------------------------------------ batches

@@ -20,13 +20,14 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from core.artifacts import versions, write_json
 from core.runtime import Progress, log, run_command, set_up_logging
-from train.tiny_lessons import collate, encode, episode, make_tokenizer, repetition, syllables_of, tree
+from train.tiny_lessons import collate, encode, episode, make_tokenizer, pieces_of, repetition, tree
 
 WARM_UP, DECAY = 100, 0.45  # steps of rising, and last share of falling, learning rate
+# Accuracy at which repetition (level 0) ends, and then lessons get one document more, up to 3.
 MASTERED = (
-    0.8,
-    0.4,
-    0.4,
+    0.6,
+    0.36,
+    0.36,
     2.0,
 )  # accuracy at which repetition (level 0) ends, and lessons get one document more, up to 3
 REST = 0.1  # weight of the loss on what is not output; none in repetition, whose noise nothing can predict
@@ -154,12 +155,12 @@ class Trainer:
         self.full = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
         self.step_number, self.tokens, self.level = 0, 0, 0
         self.seconds, self.start = 0, time.monotonic()  # of earlier lives, and the start of this one
-        self.syllables = syllables_of(self.tokenizer)
+        self.pieces = pieces_of(self.tokenizer)
 
     def lesson(self, rng: random.Random, split: str) -> list[tuple[list[int], list[int]]]:
         """One group of encoded branches at the present level."""
         if self.level == 0:
-            return repetition(rng, self.syllables)
+            return repetition(rng, self.pieces)
         return encode(self.tokenizer, episode(rng, split, self.level))
 
     def groups(self, step: int) -> list:
@@ -311,7 +312,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="model folder")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and data (default 0)")
-    parser.add_argument("--steps", type=int, default=5500, help="updates (default 5500)")
+    parser.add_argument("--steps", type=int, default=2700, help="updates (default 2700)")
     parser.add_argument("--batch", type=int, default=16, help="episodes per update (default 16)")
     parser.add_argument("--lr", type=float, default=5e-3, help="learning rate of the weight matrices (default 5e-3)")
     arguments = parser.parse_args()
