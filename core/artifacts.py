@@ -21,14 +21,11 @@ from core.errors import InputError
 LIBRARIES = ("torch", "transformers", "trl", "peft", "accelerate", "rank-bm25", "ir_measures")
 
 
-def sha256(path: Path) -> str:
-    """SHA-256 of a file, or of a folder: its file names and their contents, in name order."""
+def sha256(*paths: Path) -> str:
+    """SHA-256 of the contents of files, one after another."""
     digest = hashlib.sha256()
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    for file in files:
-        if path.is_dir():
-            digest.update(str(file.relative_to(path)).encode())
-        with file.open("rb") as handle:
+    for path in paths:
+        with path.open("rb") as handle:
             while block := handle.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()

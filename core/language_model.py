@@ -16,6 +16,7 @@ from jinja2 import TemplateError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+from core.artifacts import sha256
 from core.errors import InputError
 from core.records import Message
 
@@ -92,10 +93,16 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def fingerprint(name: str, adapter: str | None = None) -> str:
-    """What identifies a model in a record: the hash of its folder, or its Hub id."""
-    from core.artifacts import sha256
-
-    parts = [sha256(Path(part))[:16] if Path(part).is_dir() else part for part in (name, adapter) if part]
+    """What identifies a model in a record: the hash of its weights, settings and tokenizer, or its Hub id."""
+    parts = []
+    for part in (name, adapter):
+        folder = Path(part or "")
+        if part and folder.is_dir():
+            deciding = ("*.safetensors", "*config.json", "tokenizer*", "vocab*", "merges*", "chat_template*")
+            files = sorted({file for pattern in deciding for file in folder.glob(pattern)})
+            parts.append(sha256(*files)[:16])
+        elif part:
+            parts.append(part)
     return "+".join(parts)
 
 

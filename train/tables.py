@@ -138,7 +138,13 @@ def write_report(stage: Stage, settings: Settings, turns: Sequence[Turn], system
         hits = {turn.id: [Hit(*hit) for hit in records[turn.id]["systems"][name]["hits"]] for turn in turns}
         write_run(stage.folder / f"{name}.run", hits, name)
     lines = [
-        {"id": turn.id, "kind": turn.kind, "system": name, "query": records[turn.id]["systems"][name]["query"]}
+        {
+            "id": turn.id,
+            "conversation": turn.group,
+            "kind": turn.kind,
+            "system": name,
+            "query": records[turn.id]["systems"][name]["query"],
+        }
         | {"answer": records[turn.id]["systems"][name].get("answer")}
         | {measure: per[turn.id] for measure, per in values[name].items() if turn.id in per}
         for turn in turns

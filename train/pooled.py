@@ -1,0 +1,71 @@
+"""Several runs of one configuration together: the result table of their mean, and comparisons over all of them.
+
+    python -m train.pooled runs/quickstart-1 runs/quickstart-2 runs/quickstart-3
+
+A turn's value is its mean over the runs; conversations, not runs, are what is resampled.
+"""
+
+import argparse
+from collections import defaultdict
+from pathlib import Path
+
+from core.artifacts import read_json_lines
+from core.errors import InputError
+from core.runtime import run_command
+from retrieval.metrics import compare
+from train.tables import COMPARED, grid
+
+SHOWN = ("MRR@10", "R@10", "EM")
+
+
+def mean_over_runs(runs: list[Path]) -> tuple[dict[str, dict[str, dict[str, float]]], dict[str, str]]:
+    """measure -> system -> turn -> mean value, and turn -> conversation.
+
+    Raises:
+        InputError: a run has no evaluation, or other turns than the first.
+    """
+    values: dict = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    groups: dict[str, str] = {}
+    for run in runs:
+        for _, line in read_json_lines(run / "evaluation" / "per_turn.jsonl"):
+            groups[line["id"]] = line["conversation"]
+            for measure in SHOWN:
+                if measure in line:
+                    values[measure][line["system"]][line["id"]].append(line[measure])
+    for systems in values.values():
+        for turns in systems.values():
+            for turn, seen in turns.items():
+                if len(seen) != len(runs):
+                    raise InputError(
+                        f"the turn `{turn}` is in {len(seen)} of {len(runs)} runs; they need the same test turns."
+                    )
+                turns[turn] = sum(seen) / len(seen)
+    return values, groups
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path, help="run folders with an evaluation of the same test turns")
+    parser.add_argument("--resamples", type=int, default=10000, help="resamples per comparison (default 10000)")
+    arguments = parser.parse_args()
+    values, groups = mean_over_runs(arguments.runs)
+    systems = list(values[SHOWN[0]])
+    means = [
+        [s, *(f"{sum(v := values[m][s].values()) / len(v):.3f}" if values[m].get(s) else "" for m in SHOWN)]
+        for s in systems
+    ]
+    print(f"mean of {len(arguments.runs)} runs, {len(groups)} turns\n")
+    print(grid(["system", *SHOWN], means))
+    rows = []
+    for a, b in COMPARED:
+        for measure in SHOWN:
+            if values[measure].get(a) and values[measure].get(b):
+                c = compare(values[measure][a], values[measure][b], groups, arguments.resamples)
+                rows.append(
+                    [f"{a} - {b}", measure, f"{c.difference:+.3f}", f"[{c.low:+.3f}, {c.high:+.3f}]", f"{c.p:.4f}"]
+                )
+    print(grid(["comparison", "metric", "difference", "95% interval", "p"], rows))
+
+
+if __name__ == "__main__":
+    run_command(main)
