@@ -1,0 +1,42 @@
+"""The shipped tiny model: small, safetensors, described, and able to read names it has never seen."""
+
+import json
+
+import pytest
+
+from tests.conftest import ROOT
+from train.tiny_figures import card, figures, lists_of
+
+MODEL = ROOT / "configs/tiny-model"
+
+
+def test_it_is_small_and_described():
+    assert sum(path.stat().st_size for path in MODEL.iterdir()) < 8e6
+    assert {path.name for path in MODEL.glob("*.safetensors")} == {"model.safetensors"}
+    training = json.loads((MODEL / "training.json").read_text())
+    text = (MODEL / "README.md").read_text()
+    assert training["commit"] in text and f"--seed {training['seed']}" in text and "poor on purpose" in text
+
+
+@pytest.mark.slow
+def test_it_reads_and_key_entropy_tells_gold_lists(tmp_path):
+    from train.tiny_world import make_quickstart_data
+
+    make_quickstart_data(tmp_path)
+    made = figures(str(MODEL), tmp_path, limit=100)
+    assert made["answers right, gold passage among 3"] >= 0.5
+    assert made["answers right, no passage"] <= 0.1
+    assert made["KeyEntropy higher with the gold passage"] >= 0.75
+    assert made["MRR@10 of the greedy query"] < made["MRR@10 of the reference query"] - 0.1
+    assert "0.5" in card(json.loads((MODEL / "training.json").read_text()), {"share": 0.5})
+
+
+def test_gold_and_other_lists_differ_by_one_document():
+    from core.records import Hit, Turn
+
+    turn = Turn("t", (), "q", relevant={"g": 1})
+    hits = [Hit("a", 4.0), Hit("g", 3.0), Hit("b", 2.0), Hit("c", 1.0)]
+    for seed in range(5):
+        gold, other = lists_of([turn], [hits], seed)[0]
+        assert other == ["a", "b", "c"] and len(gold) == 3 and "g" in gold
+        assert [doc for doc in gold if doc != "g"] == ["a", "b"]
