@@ -27,7 +27,8 @@ def candidates_stage(settings: Settings) -> Stage:
     from core.language_model import fingerprint
 
     rewriter = asdict(settings.rewriter)
-    del rewriter["batch_tokens"]
+    for name in ("batch_tokens", "model", "adapter"):  # the models are inputs, known by what is in them
+        del rewriter[name]
     decided = rewriter | {"seed": settings.run.seed, "limit": settings.run.limit}
     inputs = {
         "train": sha256(data_file(settings, "train")),

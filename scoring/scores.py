@@ -63,13 +63,13 @@ def scores_stage(settings: Settings) -> Stage:
     from core.language_model import fingerprint
 
     generator = asdict(settings.generator)
-    del generator["batch_tokens"]
-    model, adapter = generator_model(settings)
-    decided = asdict(settings.scoring) | generator | {"model": model}
+    for name in ("batch_tokens", "model", "adapter"):  # the models are inputs, known by what is in them
+        del generator[name]
+    decided = asdict(settings.scoring) | generator
     inputs = {
         "rankings": completed(settings.run_dir / "rankings").identity(),
         "train": sha256(data_file(settings, "train")),
-        "model": fingerprint(model, adapter),
+        "model": fingerprint(*generator_model(settings)),
     }
     return Stage(settings.run_dir / NAME, decided, inputs, process()[0])
 
