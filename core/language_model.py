@@ -7,8 +7,9 @@ seed
 and its prompt alone, not on the batch it happened to be in.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -107,7 +108,11 @@ def fingerprint(name: str, adapter: str | None = None) -> str:
 
 
 def fitting(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[Message]:
-    """The messages as the model's chat template takes them: without a system role, its text heads the user message."""
+    """The messages as the model's chat template takes them.
+
+    Control tokens in their texts are broken up; without a system role, the system text heads the user message.
+    """
+    messages = [message | {"content": harmless(tokenizer, message["content"])} for message in messages]
     if messages[0]["role"] != "system":
         return messages
     try:
@@ -116,6 +121,20 @@ def fitting(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list
         merged = {"role": "user", "content": messages[0]["content"] + "\n\n" + messages[1]["content"]}
         return [merged, *messages[2:]]
     return messages
+
+
+@lru_cache(maxsize=8)
+def control_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The texts that the tokenizer turns into control tokens wherever they stand."""
+    return [token.content for token in tokenizer.added_tokens_decoder.values() if len(token.content) > 1]
+
+
+def harmless(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+    """Token ids of a chat prompt up to where the answer begins; the template alone places a BOS."""
+    for token in control_tokens(tokenizer):
+        if token in text:
+            text = text.replace(token, f"{token[0]} {token[1:]}")
+    return text
 
 
 def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[int]:
@@ -256,9 +275,3 @@ def score_continuations(lm: LanguageModel, prompts: list[list[int]], continuatio
         taken = logprobs.gather(-1, torch.tensor(continuation, device=lm.device)[:, None])[:, 0]
         found.append(Decoded(continuation, taken.tolist(), entropy_of(logprobs).tolist()))
     return found
-
-
-def running_batches(items: list, lengths: list[int], budget: int) -> Iterator[list]:
-    """The items themselves in the batches of `batches_by_tokens`."""
-    for batch in batches_by_tokens(lengths, budget):
-        yield [items[i] for i in batch]

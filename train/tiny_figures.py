@@ -112,22 +112,19 @@ library_name: transformers
 ---
 # Tiny chat model of the quickstart
 
-A Qwen2 of {training["parameters"] / 1e6:.2f}M parameters (float16 safetensors) with a chat template, trained from
-nothing on
-invented conversations (`train/tiny_world.py`, `train/tiny_lessons.py`). It rewrites questions, answers from up to
-three
-documents, and abstains when told to. It knows no fact and no name: it reads. It is of no use outside the tiny world.
+A Qwen2 of {training["parameters"] / 1e6:.2f}M parameters (float16 safetensors) with a chat template,
+trained from nothing on invented conversations (`train/tiny_world.py`, `train/tiny_lessons.py`). It rewrites
+questions, answers from up to three documents, and abstains when told to. It knows no fact and no name: it reads.
+It is of no use outside the tiny world.
 
-**Its rewrites are poor on purpose**, as an untuned model's are. In training the target of a rewrite was: {lesson}
-(raw: the question as it stands; wrong: about another entity; short: with half a name). The most likely rewrite is
-therefore
-close to the raw question, and good ones are among a handful of samples. The wording of a right rewrite was random; the
-model
-does not know which words the collection prefers.
+**Its rewrites are poor on purpose**, as an untuned model's are. In training the target of a rewrite was:
+{lesson} (raw: the question as it stands; wrong: about another entity; short: with half a name).
+The most likely rewrite is therefore close to the raw question, and good ones are among a handful of samples.
+The wording of a right rewrite was random; the model does not know which words the collection prefers.
 
 Made by `python -m train.tiny_model --out configs/tiny-model --seed {training["seed"]} --steps {training["steps"]}`:
-{training["tokens"] / 1e6:.1f}M tokens, {training["minutes"]:.0f} minutes on {training["machine"]}, commit
-{training["commit"]}.
+{training["tokens"] / 1e6:.1f}M tokens, {training["minutes"]:.0f} minutes on {training["machine"]},
+commit {training["commit"]}.
 
 Figures on the dev world (`python -m train.tiny_figures --model configs/tiny-model`):
 
