@@ -130,7 +130,7 @@ def control_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
 
 
 def harmless(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-    """Token ids of a chat prompt up to where the answer begins; the template alone places a BOS."""
+    """A text whose control tokens ("<|im_end|>") are broken by a blank: no document ends its turn or opens another."""
     for token in control_tokens(tokenizer):
         if token in text:
             text = text.replace(token, f"{token[0]} {token[1:]}")
