@@ -38,7 +38,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         InputError: the file is missing, or a line is no JSON object (names file and line).
     """
     try:
-        handle = path.open(encoding="utf-8")
+        handle = path.open(encoding="utf-8-sig")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
     with handle:
@@ -48,10 +48,15 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     continue
                 try:
                     record = json.loads(line)
+                    json.dumps(record, ensure_ascii=False).encode()
                 except json.JSONDecodeError as error:
                     raise InputError(
                         f"{path}:{number}: not valid JSON: {error.msg} at column {error.colno}."
                     ) from error
+                except UnicodeEncodeError as error:
+                    raise InputError(f"{path}:{number}: half a character (a lone surrogate) in a text.") from error
+                except (ValueError, RecursionError) as error:
+                    raise InputError(f"{path}:{number}: cannot be read as JSON: {error}.") from error
                 if not isinstance(record, dict):
                     raise InputError(f"{path}:{number}: expected a JSON object, got {type(record).__name__}.")
                 yield number, record
@@ -76,7 +81,17 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    """A JSON file of a run.
+
+    Raises:
+        InputError: it is damaged; says which file to delete.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(
+            f"{path} is damaged ({error}); delete its folder and start the same command again."
+        ) from error
 
 
 def versions() -> dict[str, str]:
@@ -119,16 +134,34 @@ class Stage:
 
     def _refuse_to_mix(self, before: dict[str, Any]) -> None:
         changed = [
-            f"`{part}.{key}` was {before[part].get(key)!r}, is {self.plan[part].get(key)!r}"
+            f"`{part}.{key}` was {before.get(part, {}).get(key)!r}, is {self.plan[part].get(key)!r}"
             for part in ("settings", "inputs")
-            for key in sorted({*before[part], *self.plan[part]})
-            if before[part].get(key) != self.plan[part].get(key)
+            for key in sorted({*before.get(part, {}), *self.plan[part]})
+            if before.get(part, {}).get(key) != self.plan[part].get(key)
         ]
+        self._refuse(changed)
+
+    def _refuse(self, changed: list[str]) -> None:
         if changed:
             raise InputError(
-                f"{self.folder} was made with other settings: {'; '.join(changed)}. "
-                f"Use `--run.redo_from {self.folder.name}`, or another `--run.dir`."
+                f"{self.folder} was made with other settings: {'; '.join(changed)}. Use another `--run.dir`, "
+                f"delete the folder, or give `train/dpo.py` the flag `--run.redo_from {self.folder.name}`."
             )
+
+    def expect(self, **wanted: dict[str, Any]) -> None:
+        """Make sure that this stage was made with some settings and inputs that a later stage reads too.
+
+        Raises:
+            InputError: it was not; names the difference.
+        """
+        self._refuse(
+            [
+                f"`{part}.{key}` was {self.plan[part].get(key)!r}, is {value!r}"
+                for part, values in wanted.items()
+                for key, value in values.items()
+                if self.plan[part].get(key) != value
+            ]
+        )
 
     @property
     def name(self) -> str:
@@ -141,6 +174,19 @@ class Stage:
     @property
     def parts(self) -> list[Path]:
         return sorted(self.folder.glob("part-*.jsonl"))
+
+    def check_files(self) -> None:
+        """Make sure that a complete stage's records are those its manifest tells of.
+
+        Raises:
+            InputError: a part is missing or changed.
+        """
+        for name, expected in read_json(self.manifest_file)["files"].items():
+            part = self.folder / name
+            if not part.exists() or sha256(part) != expected:
+                raise InputError(
+                    f"{part} is not as it was when the stage ended; delete {self.folder} to make it again."
+                )
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Every whole record of every part; a last line cut short by a kill is passed over."""
@@ -192,7 +238,9 @@ def completed(folder: Path) -> Stage:
     if not manifest.exists():
         raise InputError(f"the stage `{folder.name}` is not complete in {folder.parent}; make it first.")
     made = read_json(manifest)
-    return Stage(folder, made["settings"], made["inputs"])
+    stage = Stage(folder, made["settings"], made["inputs"])
+    stage.check_files()
+    return stage
 
 
 def cut_broken_end(path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from jinja2 import TemplateError
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -75,7 +76,7 @@ def load_language_model(name: str, adapter: str | None = None, dtype: str = "flo
             from peft import PeftModel
 
             model = PeftModel.from_pretrained(model, adapter)
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, SafetensorError) as error:
         what = f"{name} with adapter {adapter}" if adapter else name
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(f"the model `{what}` cannot be loaded: {first}") from error

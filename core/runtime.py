@@ -1,5 +1,6 @@
 """Logging, progress, seeds, processes, peak memory: how a long run shows itself."""
 
+import errno
 import hashlib
 import logging
 import os
@@ -88,20 +89,21 @@ def peak_memory_mb() -> float:
 
 
 def run_command(main: Callable[[], Any]) -> None:
-    """Run a command's `main`: bad input becomes one line and status 2, Ctrl-C a hint that the run goes on."""
+    """Run a command's `main`: bad input becomes one line and status 2, Ctrl-C a line."""
     try:
         main()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from here.", file=sys.stderr)
+        print("stopped.", file=sys.stderr)
         raise SystemExit(130) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has gone
+        raise SystemExit(1) from None
     except OSError as error:
-        if error.errno != 28:  # no space left on device
+        if error.errno is None:
             raise
-        print(
-            f"error: no space left ({error.filename or 'disk full'}); free some, then the same command goes on.",
-            file=sys.stderr,
-        )
+        full = "; free some space, then the same command goes on" if error.errno == errno.ENOSPC else ""
+        print(f"error: {error.filename or 'file'}: {error.strerror}{full}.", file=sys.stderr)
         raise SystemExit(2) from None

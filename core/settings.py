@@ -240,6 +240,10 @@ def keys_of_yaml(path: Path) -> dict[str, str]:
         )
     keys = {}
     for section, content in values.items():
+        if section in SECTIONS and not isinstance(content, dict):
+            raise InputError(
+                f"--config {path}: `{section}` must hold settings, got {content!r}; leave an empty section out."
+            )
         if section in PASSED_ON or not isinstance(content, dict):
             keys[str(section)] = str(path)
         else:
@@ -316,6 +320,17 @@ def check_ranges(settings: Settings) -> None:
     for key in shares:
         if not 0 <= value_of(settings, key) <= 1:
             raise InputError(f"`{key}` must be from 0 to 1, got {value_of(settings, key)}.")
+    if settings.rewriter.top_p == 0:
+        raise InputError("`rewriter.top_p` must be above 0, got 0; 1 keeps the whole distribution.")
+    if settings.generator.adapter and not settings.generator.model:
+        raise InputError("`generator.adapter` needs `generator.model`: the model that it belongs to.")
+    order = [settings.run.redo_from, settings.run.until]
+    if None not in order and STAGES.index(order[0]) > STAGES.index(order[1]):
+        raise InputError(
+            f"`run.redo_from` ({order[0]}) comes after `run.until` ({order[1]}): nothing would be made again."
+        )
+    if not settings.run.dir.strip():
+        raise InputError("`run.dir` must name a folder, got ''.")
     if settings.rewriter.temperature <= 0:
         raise InputError(f"`rewriter.temperature` must be above 0, got {settings.rewriter.temperature}.")
     unknown = [name for name in settings.evaluation.systems if name not in EvaluationSettings().systems]

@@ -32,6 +32,7 @@ def carry_out(
         InputError: too many records failed.
     """
     if stage.complete:
+        stage.check_files()
         log.info("%s: complete, nothing to do (%s)", stage.name, stage.folder)
         return stage
     start, plan = time.monotonic(), batches()

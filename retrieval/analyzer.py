@@ -1,21 +1,22 @@
 """Text to terms, the same for documents and queries."""
 
-import re
+import unicodedata
 from collections.abc import Callable
 from functools import lru_cache
 
+import regex
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
 from core.errors import InputError
 
 Analyzer = Callable[[str], list[str]]
-WORD = re.compile(r"\w+")
+WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+")  # with the vowel signs that `\w` leaves out
 
 
 def plain(text: str) -> list[str]:
-    """Lower-case words."""
-    return WORD.findall(text.lower())
+    """Lower-case words, in composed Unicode form."""
+    return WORD.findall(unicodedata.normalize("NFC", text).lower())
 
 
 def english_analyzer() -> Analyzer:

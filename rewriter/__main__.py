@@ -26,6 +26,8 @@ def main() -> None:
     parser.add_argument("--max_new_tokens", type=int, default=48, help="longest rewrite (default 48)")
     parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16 (default float32)")
     arguments = parser.parse_args()
+    if arguments.max_new_tokens < 1:
+        parser.error(f"--max_new_tokens must be at least 1, got {arguments.max_new_tokens}")
     turns = read_turns(arguments.input) if arguments.input else []
 
     from core.language_model import load_language_model

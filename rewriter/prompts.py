@@ -2,6 +2,8 @@
 
 import re
 
+import regex
+
 from core.conversation import transcript
 
 INSTRUCTION = "Rewrite the last question as a search query that stands alone. Reply with the query only."
@@ -20,9 +22,9 @@ def rewrite_messages(
     return [{"role": "system", "content": instruction}, {"role": "user", "content": transcript(history, question)}]
 
 
-THINKING = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
+THINKING = re.compile(r"<think>.*?(</think>|\Z)|\A.*</think>", re.DOTALL)
 LABEL = re.compile(
-    r"^\W*((stand-?\s?alone|re-?written|search|final|the)\s+)*(re-?write|query|question|search|answer)\W*?:\s*",
+    r"^\W*((stand-?\s?alone|re-?written|search|final|the)\s+)*(re-?write|query|question|search|answer)\W*?:[\s*_]*",
     re.IGNORECASE,
 )
 QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»", "`": "`"}
@@ -40,7 +42,7 @@ def read_rewrite(output: str) -> str:
     """
     text = THINKING.sub(" ", output).strip()
     text = " ".join(text.split())
-    text = LABEL.sub("", text)
+    text = LABEL.sub("", text).strip("*_ ")
     text = re.sub(r"^([-*•]|\d+[.)])\s+", "", text).strip()
     while len(text) > 1 and QUOTES.get(text[0]) == text[-1]:
         text = text[1:-1].strip()
@@ -49,4 +51,4 @@ def read_rewrite(output: str) -> str:
 
 def normalised(query: str) -> str:
     """A query as a retriever sees it, for telling whether two are the same: lower-case words, one space between."""
-    return " ".join(re.findall(r"\w+", query.casefold()))
+    return " ".join(regex.findall(r"[\p{L}\p{M}\p{N}_]+", query.casefold()))

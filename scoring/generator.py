@@ -69,6 +69,8 @@ def answer_all(
     Returns:
         One record per reading, in order. `stats` lists have the answer's length, end-of-turn tokens left out.
     """
+    if not readings:
+        return []
     distinct = list(dict.fromkeys(readings))
     prompts, cut = zip(*(prompt_of(lm, reading, max_new_tokens) for reading in distinct), strict=True)
     grounded: list[Decoded] = [Decoded()] * len(distinct)

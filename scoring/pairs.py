@@ -106,10 +106,9 @@ def pairs_stage(settings: Settings) -> Stage:
     """The stage's folder with what decides its content."""
     decided = asdict(settings.pairs) | {"instruction": settings.rewriter.instruction}
     del decided["on_policy"]  # of DPO alone
-    inputs = {
-        "scores": completed(settings.run_dir / "scores").identity(),
-        "train": sha256(data_file(settings, "train")),
-    }
+    train = sha256(data_file(settings, "train"))
+    completed(settings.run_dir / "candidates").expect(inputs={"train": train}, settings={"limit": settings.run.limit})
+    inputs = {"scores": completed(settings.run_dir / "scores").identity(), "train": train}
     return Stage(settings.run_dir / NAME, decided, inputs, 0)
 
 

@@ -66,9 +66,12 @@ def scores_stage(settings: Settings) -> Stage:
     for name in ("batch_tokens", "model", "adapter"):  # the models are inputs, known by what is in them
         del generator[name]
     decided = asdict(settings.scoring) | generator
+    rankings, train = completed(settings.run_dir / "rankings"), sha256(data_file(settings, "train"))
+    rankings.expect(inputs={"corpus": sha256(data_file(settings, "corpus"))}, settings={"k": settings.retrieval.k})
+    completed(settings.run_dir / "candidates").expect(inputs={"train": train}, settings={"limit": settings.run.limit})
     inputs = {
-        "rankings": completed(settings.run_dir / "rankings").identity(),
-        "train": sha256(data_file(settings, "train")),
+        "rankings": rankings.identity(),
+        "train": train,
         "model": fingerprint(*generator_model(settings)),
     }
     return Stage(settings.run_dir / NAME, decided, inputs, process()[0])
@@ -141,6 +144,8 @@ def score_lists(
     for (job, i), given in zip(wanted, answered, strict=True):
         if not job.lists[i]:
             score = Score(None, given.answer, error="no documents retrieved")
+        elif given.cut == len(job.lists[i]):
+            score = Score(None, given.answer, error="no document fits the generator's context")
         else:
             score = score_of(
                 given.stats, given.answer, rule.reward, rule.alpha, rule.fallback, rule.fallback_by, rule.log_ppl

@@ -16,9 +16,9 @@ PASSAGES = [Passage(f"d{i}", text) for i, text in enumerate(TEXTS)]
 
 
 def test_a_score_by_hand():
-    # "sea" is in 2 of 5 documents: idf = log(1 + (5 - 2 + .5) / (2 + .5)); d2 has 2 terms, the mean is 17 / 5 = 3.4.
+    # "sea" is in 2 of 5 documents: idf = log(1 + (5 - 2 + .5) / (2 + .5)); d2 has 2 terms, the mean is 18 / 5 = 3.6.
     idf = math.log(1 + 3.5 / 2.5)
-    expected = idf * 1 * (0.9 + 1) / (1 + 0.9 * (1 - 0.4 + 0.4 * 2 / 3.4))
+    expected = idf * 1 * (0.9 + 1) / (1 + 0.9 * (1 - 0.4 + 0.4 * 2 / 3.6))
     hits = RankBM25(PASSAGES, plain, k1=0.9, b=0.4).search(["sea"], 5)[0]
     assert [hit.doc for hit in hits] == ["d2", "d3"]
     assert hits[0].score == pytest.approx(expected, rel=1e-12)

@@ -194,7 +194,7 @@ def test_qwen_config_on_real_conversations(shared_data, tmp_path):
             "--rewriter.model", model, "--generator.model", model, *files, f"--data.corpus={data / 'corpus.jsonl'}",
             "--run.dir", str(tmp_path / "run"), "--run.limit", "20", "--rewriter.dtype", "float32",
             "--generator.dtype", "float32", "--rewriter.n", "3", "--rewriter.max_new_tokens", "8",
-            "--generator.max_new_tokens", "4", "--sft.bf16", "false", "--dpo.bf16", "false",
+            "--generator.max_new_tokens", "4",
             "--evaluation.resamples", "20",
         ]
     )  # fmt: skip

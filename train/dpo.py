@@ -15,12 +15,15 @@ from pathlib import Path
 if not __package__:  # as a script, train/ is first on the path and not the root
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+import fcntl
 import json
 import shutil
 import time
 from dataclasses import replace
+from typing import TextIO
 
 from core.artifacts import Stage, completed
+from core.errors import InputError
 from core.inputs import data_file
 from core.runtime import log, peak_memory_mb, process, run_command, set_up_logging, wait_for_all
 from core.settings import STAGES, Settings, as_plain, read_settings
@@ -28,6 +31,7 @@ from retrieval.rankings import make_rankings
 from rewriter.candidates import make_candidates
 from scoring.pairs import make_pairs
 from scoring.scores import generator_model, make_scores
+from train.evaluation import check_test, evaluate
 
 NAME, SECOND_ROUND = "dpo", "on_policy"
 
@@ -123,29 +127,57 @@ def prepare(settings: Settings) -> None:
     lora_config(settings)
     for section in ("sft", "dpo"):
         trainer_config(section, settings, settings.run_dir / section / "checkpoints")
-    if settings.run.redo_from and process()[0] == 0:
-        removed = STAGES[STAGES.index(settings.run.redo_from) :]
+    if last == "evaluation":
+        check_test(settings)
+
+
+def remove_from(settings: Settings, name: str) -> None:
+    """Remove a stage and all later ones (`run.redo_from`), once the stages before it are found to fit the settings."""
+    if process()[0] == 0:
+        removed = STAGES[STAGES.index(name) :]
         for stage in (*removed, SECOND_ROUND) if "sft" in removed else removed:
             shutil.rmtree(settings.run_dir / stage, ignore_errors=True)
     wait_for_all()
 
 
+def lock(folder: Path) -> TextIO | None:
+    """Keep other runs out of a run folder while this process lives.
+
+    Raises:
+        InputError: another process works in it.
+    """
+    if process()[0] != 0:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = (folder / ".lock").open("w")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise InputError(
+            f"another process is at work in {folder}; wait for it, or use another `--run.dir`."
+        ) from error
+    return handle
+
+
 def run_all(settings: Settings) -> None:
     """Every stage in order, up to `run.until`."""
-    from train.evaluation import evaluate
     from train.sft import train_sft
 
-    start = time.monotonic()
+    start, held = time.monotonic(), lock(settings.run_dir)
     log.info("settings: %s", json.dumps(as_plain(settings)))
     prepare(settings)
     makers = (make_candidates, make_rankings, make_scores, make_pairs, train_sft, train_dpo, evaluate)
     for name, make in zip(STAGES, makers, strict=True):
+        if name == settings.run.redo_from:
+            remove_from(settings, name)
         if name == NAME and settings.pairs.on_policy:
             make_second_round(settings)
         make(settings)
         if name == settings.run.until:
             break
     log.info("total: %.0f s, peak memory %.0f MB -> %s", time.monotonic() - start, peak_memory_mb(), settings.run_dir)
+    if held is not None:
+        held.close()
 
 
 def main() -> None:

@@ -11,14 +11,14 @@ Systems: `original` (the question as it stands), `history` (all user turns joine
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from core.artifacts import Stage, completed, sha256
 from core.errors import InputError
 from core.inputs import data_file
 from core.records import Turn
-from core.runtime import process, run_command, set_up_logging, wait_for_all
+from core.runtime import log, process, run_command, set_up_logging, wait_for_all
 from core.settings import Settings, read_settings
 from core.stages import carry_out, shared_out
 from retrieval.corpus import read_corpus
@@ -42,8 +42,34 @@ def chosen_systems(settings: Settings, turns: list[Turn]) -> list[str]:
             "the test turns have neither `relevant` nor `answers`: nothing can be measured. Add them to `data.test`, "
             "or stop at the adapter with `--run.until dpo`."
         )
-    full = all(turn.rewrite for turn in turns)
-    return [name for name in settings.evaluation.systems if name != "reference" or full]
+    missing = sum(not turn.rewrite for turn in turns)
+    systems = [name for name in settings.evaluation.systems if name != "reference" or not missing]
+    if not systems:
+        raise InputError(
+            f"`evaluation.systems` has no system left: {missing} of {len(turns)} test turns have no `rewrite`."
+        )
+    return systems
+
+
+def check_test(settings: Settings) -> None:
+    """Read test turns and collection, and say what of the evaluation they do not allow.
+
+    Raises:
+        InputError: nothing can be measured, or no relevant document is in the collection.
+    """
+    turns = read_turns(data_file(settings, "test"), settings.run.limit)
+    if len(chosen_systems(settings, turns)) < len(settings.evaluation.systems):
+        log.warning("evaluation: no `reference` row; not every test turn has a `rewrite`")
+    known = {passage.id for passage in read_corpus(data_file(settings, "corpus"))}
+    named = [doc for turn in turns for doc, grade in turn.relevant.items() if grade >= 1]
+    unknown = [doc for doc in named if doc not in known]
+    if unknown and len(unknown) == len(named):
+        raise InputError(
+            f"no `relevant` document of the test turns is in the collection; the first is `{unknown[0]}`."
+        )
+    if unknown:
+        log.warning("evaluation: %d of %d relevant documents are not in the collection (first: `%s`)",
+                    len(unknown), len(named), unknown[0])  # fmt: skip
 
 
 def evaluation_stage(settings: Settings) -> Stage:
@@ -141,6 +167,8 @@ def add_answers(
     generator, settings: Settings, batch: list[Turn], found: dict[str, list[dict]], passages: dict[str, str]
 ) -> None:
     """Answer each turn from each system's documents, equal lists once; add `answer` and `utility`."""
+    same = replace(settings.scoring, question="conversation")  # every system's documents answer the same question
+    settings = replace(settings, scoring=same)
     jobs = []
     for i, turn in enumerate(batch):
         lists = [tuple(doc for doc, _ in found[name][i]["hits"][: settings.retrieval.k]) for name in found]

@@ -8,10 +8,8 @@ from typing import Any
 from core.errors import InputError
 from core.settings import Settings, nearest
 
-# Where TRL's own default would surprise: bf16 arithmetic on hardware without it, checkpointing that only slows small
-# models.
+# Where TRL's own default would surprise: activation checkpointing that only slows small models, truncation.
 DEFAULTS = {
-    "bf16": False,
     "gradient_checkpointing": False,
     "max_length": None,  # nothing is truncated
     "lr_scheduler_type": "cosine",
@@ -42,7 +40,13 @@ def lora_config(settings: Settings):
     from peft import LoraConfig
 
     check_keys("lora", settings.lora, list(inspect.signature(LoraConfig).parameters), "PEFT's LoraConfig")
-    return LoraConfig(**LORA | settings.lora)
+    try:
+        config = LoraConfig(**LORA | settings.lora)
+        if not config.r > 0:
+            raise ValueError(f"`r` must be above 0, got {config.r}")
+    except (TypeError, ValueError, KeyError) as error:
+        raise InputError(f"`lora`: PEFT's LoraConfig refuses it: {error}") from error
+    return config
 
 
 def trainer_config(section: str, settings: Settings, folder: Path):
@@ -56,17 +60,27 @@ def trainer_config(section: str, settings: Settings, folder: Path):
     Raises:
         InputError: a key or value is refused.
     """
+    import torch
     from trl import DPOConfig, SFTConfig
 
     kind = {"sft": SFTConfig, "dpo": DPOConfig}[section]
     given = getattr(settings, section)
     check_keys(section, given, [f.name for f in fields(kind)], f"TRL's {kind.__name__}")
-    values = DEFAULTS | {"output_dir": str(folder), "seed": settings.run.seed, "data_seed": settings.run.seed} | given
+    own = {"output_dir": str(folder), "seed": settings.run.seed, "data_seed": settings.run.seed}
+    own["bf16"] = settings.rewriter.dtype == "bfloat16" and torch.cuda.is_available()
+    values = DEFAULTS | own | given
     if values["disable_tqdm"] is None:
         import sys
 
         values["disable_tqdm"] = not sys.stderr.isatty()
     try:
-        return kind(**values)
+        config = kind(**values)
+        if (
+            not config.learning_rate > 0
+            or not config.num_train_epochs > 0
+            or not config.per_device_train_batch_size > 0
+        ):
+            raise ValueError("learning rate, epochs and batch size must be above 0")
     except (TypeError, ValueError) as error:
         raise InputError(f"`{section}`: TRL's {kind.__name__} refuses it: {error}") from error
+    return config

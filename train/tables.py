@@ -48,7 +48,8 @@ def figures(values: PerTurn, turns: Sequence[Turn], settings: Settings) -> dict[
         name: {reward if m == "utility" else m: mean(v) for m, v in measures.items() if v}
         for name, measures in values.items()
     }
-    present = [kind for kind in KINDS if any(turn.kind == kind for turn in turns)]
+    kinds = {turn.kind for turn in turns} - {""}
+    present = [kind for kind in KINDS if kind in kinds] + sorted(kinds - {*KINDS})
     by_kind = {
         kind: {"turns": len(ids)}
         | {
@@ -96,7 +97,14 @@ def table_of(made: dict[str, Any]) -> str:
             grid(
                 head,
                 [
-                    [kind, str(cell["turns"]), *(f"{cell[name].get('MRR@10') or 0:.3f}" for name in systems)]
+                    [
+                        kind,
+                        str(cell["turns"]),
+                        *(
+                            "" if cell[name].get("MRR@10") is None else f"{cell[name]['MRR@10']:.3f}"
+                            for name in systems
+                        ),
+                    ]
                     for kind, cell in made["by_kind"].items()
                 ],
             )

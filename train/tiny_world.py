@@ -19,7 +19,8 @@ from pathlib import Path
 
 import yaml
 
-from core.artifacts import write_atomic
+from core.artifacts import read_json, write_atomic, write_json
+from core.errors import InputError
 from core.runtime import log, run_command, set_up_logging
 
 GRAMMAR = Path(__file__).resolve().parents[1] / "configs" / "tiny-world" / "grammar.yaml"
@@ -355,9 +356,19 @@ ENTITIES = {"train": 170, "dev": 60, "test": 100}
 
 
 def make_quickstart_data(out: Path, seed: int = 0) -> None:
-    """The quickstart's world, unless it is there."""
-    if not (out / "corpus.jsonl").exists():
+    """The quickstart's world, unless it is there.
+
+    Raises:
+        InputError: the folder holds the world of another seed.
+    """
+    note = out / "world.json"
+    if not note.exists():
         write_world(out, seed, CONVERSATIONS, ENTITIES)
+        write_json(note, {"seed": seed})
+    elif read_json(note)["seed"] != seed:
+        raise InputError(
+            f"{out} holds the world of seed {read_json(note)['seed']}, not {seed}; use another `--run.dir`."
+        )
 
 
 def main() -> None:
