@@ -26,7 +26,6 @@ SPECIAL = ["<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"
 KINDS = ["person", "person", "person", "company", "company", "film", "film", "town", "town"]
 HISTORY = [26, 24, 18, 12, 8, 6, 6]  # weights of 0, 1, 2 ... turns before the question
 SHORT_HISTORY = [60, 40]  # the same in the first lessons, with one document
-DOUBT = 4  # level of the last lessons
 REWRITES = {"right": 0.30, "raw": 0.45, "wrong": 0.13, "short": 0.12}  # what an untuned rewriter is taught to say
 
 
@@ -55,17 +54,10 @@ def lead_up(world: World, fact: Fact, weights: list[int]) -> tuple[list[dict[str
     return talk.history, talk.ask(fact)
 
 
-def reading(rng: random.Random, split: str, level: int, branches: int = 5) -> list[Branch]:
-    """Questions on one set of documents; three in ten sets allow abstaining.
-
-    Up to level 3, `level` is the largest number of documents and four in five questions are answered in them. Level 4
-    teaches
-    doubt: nearly always three documents, and half of the questions are answered in none.
-    """
+def reading(rng: random.Random, split: str, most_documents: int, branches: int = 5) -> list[Branch]:
+    """Questions on one set of documents: four in five are answered there; three in ten sets allow abstaining."""
     world = mini_world(rng, split)
-    answered = 0.8 if level < DOUBT else 0.5
-    weights = [1, 3, 3, 6][: level + 1] if level < DOUBT else [1, 1, 2, 16]
-    count = rng.choices(range(len(weights)), weights)[0]
+    count = rng.choices(range(most_documents + 1), [1, 3, 3, 6][: most_documents + 1])[0]
     main, *others = rng.sample(world.entities, len(world.entities))
     alike = [e for e in others if e.kind == main.kind] or others
     shelf = {entity.name: rng.sample(found := world.passages(entity), len(found)) for entity in world.entities}
@@ -81,8 +73,8 @@ def reading(rng: random.Random, split: str, level: int, branches: int = 5) -> li
     instruction = ABSTAIN if documents and rng.random() < 0.3 else ANSWER
     made = []
     for _ in range(branches if documents else 2):
-        fact = rng.choice(told if told and rng.random() < answered else untold)
-        history, asked = lead_up(world, fact, HISTORY if level > 1 else SHORT_HISTORY)
+        fact = rng.choice(told if told and rng.random() < 0.8 else untold)
+        history, asked = lead_up(world, fact, HISTORY if most_documents > 1 else SHORT_HISTORY)
         absent = instruction is ABSTAIN and (fact.entity, fact.attribute) not in known
         messages = answer_messages(history, asked.question, [document.text for document in documents], instruction)
         made.append(Branch(messages, "NO-RESPONSE" if absent else fact.value))
@@ -144,10 +136,8 @@ def pieces_of(tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
     return [sorted({token for ids in tokenizer(some)["input_ids"] for token in ids}) for some in texts]
 
 
-def episode(rng: random.Random, split: str, level: int) -> list[Branch]:
-    """One lesson of a level from 1 to 4 (`reading`): three in ten are about rewriting, at level 4 fewer."""
-    rewrites = rng.random() < (0.3 if level < DOUBT else 0.15)
-    return rewriting(rng, split) if rewrites else reading(rng, split, level)
+def episode(rng: random.Random, split: str, most_documents: int) -> list[Branch]:
+    return rewriting(rng, split) if rng.random() < 0.3 else reading(rng, split, most_documents)
 
 
 # ---------------------------------------------------------------------------------------------------------- tokenizer
