@@ -34,6 +34,8 @@ def wait_for_all() -> None:
 def set_up_logging() -> None:
     """One format, INFO on rank 0 and warnings elsewhere."""
     rank, _ = process()
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # bars make no lines in a log
     logging.basicConfig(
         level=logging.INFO if rank == 0 else logging.WARNING, format="%(message)s", stream=sys.stdout, force=True
     )

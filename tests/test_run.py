@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
+MODEL = ROOT / "configs/tiny-model"
 SMALL = [
     "--run.limit",
     "24",
@@ -36,7 +37,7 @@ QUICK = [
 ]
 
 
-def command(model: Path, run: Path, *more: str) -> list[str]:
+def command(run: Path, *more: str) -> list[str]:
     launch = [
         sys.executable,
         "-m",
@@ -45,7 +46,7 @@ def command(model: Path, run: Path, *more: str) -> list[str]:
         "--config",
         "configs/quickstart.yaml",
     ]
-    return [*launch, "--rewriter.model", str(model), "--run.dir", str(run), *QUICK, *more]
+    return [*launch, "--run.dir", str(run), *QUICK, *more]
 
 
 def finish(words: list[str]) -> str:
@@ -59,9 +60,9 @@ def lines(folder: Path) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def whole(random_llama, tmp_path_factory):
+def whole(tmp_path_factory):
     run = tmp_path_factory.mktemp("run") / "whole"
-    return run, finish(command(random_llama, run))
+    return run, finish(command(run))
 
 
 def test_every_stage_is_there_and_says_one_line(whole):
@@ -96,7 +97,7 @@ def test_pairs_are_a_trl_data_set(whole):
         assert row["chosen"][0]["role"] == row["rejected"][0]["role"] == "assistant"
 
 
-def test_the_adapter_loaded_by_peft_gives_the_same_rewrites(whole, random_llama):
+def test_the_adapter_loaded_by_peft_gives_the_same_rewrites(whole):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -105,26 +106,24 @@ def test_the_adapter_loaded_by_peft_gives_the_same_rewrites(whole, random_llama)
     from rewriter.sampling import best_rewrites
 
     run, _ = whole
-    base = AutoModelForCausalLM.from_pretrained(random_llama)
-    lm = LanguageModel(
-        "x", PeftModel.from_pretrained(base, run / "dpo/adapter").eval(), load_tokenizer(str(random_llama))
-    )
+    base = AutoModelForCausalLM.from_pretrained(MODEL)
+    lm = LanguageModel("x", PeftModel.from_pretrained(base, run / "dpo/adapter").eval(), load_tokenizer(str(MODEL)))
     told = {record["id"]: record["systems"]["dpo"]["query"] for record in lines(run / "evaluation")}
     turns = read_turns(run / "data/test.jsonl", 24)
-    assert best_rewrites(lm, turns, 10) == [told[turn.id] for turn in turns]
+    assert best_rewrites(lm, turns, 24) == [told[turn.id] for turn in turns]
 
 
-def test_the_same_command_again_changes_nothing(whole, random_llama):
+def test_the_same_command_again_changes_nothing(whole):
     run, _ = whole
     before = (run / "evaluation/metrics.json").read_text()
-    said = finish(command(random_llama, run))
+    said = finish(command(run))
     assert said.count("complete, nothing to do") == 7
     assert (run / "evaluation/metrics.json").read_text() == before
 
 
-def test_other_settings_do_not_mix(whole, random_llama):
+def test_other_settings_do_not_mix(whole):
     done = subprocess.run(
-        command(random_llama, whole[0], "--scoring.alpha", "0.2"),
+        command(whole[0], "--scoring.alpha", "0.2"),
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -133,7 +132,7 @@ def test_other_settings_do_not_mix(whole, random_llama):
     assert done.returncode != 0 and "`settings.alpha` was 0.05, is 0.2" in done.stderr
 
 
-def test_a_killed_run_goes_on_to_the_same_figures(whole, random_llama, tmp_path):
+def test_a_killed_run_goes_on_to_the_same_figures(whole, tmp_path):
     """SIGKILL while candidates, scores and dpo are at work; the run ends as one that was never killed."""
     run = tmp_path / "killed"
     for watched in (
@@ -142,7 +141,7 @@ def test_a_killed_run_goes_on_to_the_same_figures(whole, random_llama, tmp_path)
         "dpo/checkpoints/checkpoint-2/trainer_state.json",
     ):
         process = subprocess.Popen(
-            command(random_llama, run, "--rewriter.batch_tokens", "4096"), cwd=ROOT, stdout=subprocess.DEVNULL,
+            command(run, "--rewriter.batch_tokens", "4096"), cwd=ROOT, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         deadline = time.monotonic() + 200
@@ -153,9 +152,9 @@ def test_a_killed_run_goes_on_to_the_same_figures(whole, random_llama, tmp_path)
         process.wait()
     part = run / "scores/part-0.jsonl"
     assert part.exists()
-    finish(command(random_llama, run, "--rewriter.batch_tokens", "4096"))
+    finish(command(run, "--rewriter.batch_tokens", "4096"))
     plain = tmp_path / "plain"
-    finish(command(random_llama, plain, "--rewriter.batch_tokens", "4096"))
+    finish(command(plain, "--rewriter.batch_tokens", "4096"))
     for stage in ("candidates", "rankings", "scores", "pairs"):
         assert lines(run / stage) == lines(plain / stage)
     assert (run / "evaluation/table.md").read_text() == (plain / "evaluation/table.md").read_text()

@@ -1,6 +1,7 @@
 """From the `lora`, `sft` and `dpo` settings to PEFT's and TRL's configuration objects."""
 
 import inspect
+import warnings
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,9 @@ def trainer_config(section: str, settings: Settings, folder: Path):
 
         values["disable_tqdm"] = not sys.stderr.isatty()
     try:
-        config = kind(**values)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # TRL's own default uses a name that transformers renames
+            config = kind(**values)
         if (
             not config.learning_rate > 0
             or not config.num_train_epochs > 0

@@ -26,6 +26,7 @@ SPECIAL = ["<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"
 KINDS = ["person", "person", "person", "company", "company", "film", "film", "town", "town"]
 HISTORY = [26, 24, 18, 12, 8, 6, 6]  # weights of 0, 1, 2 ... turns before the question
 SHORT_HISTORY = [60, 40]  # the same in the first lessons, with one document
+LAST_LEVEL = 4
 REWRITES = {"right": 0.30, "raw": 0.45, "wrong": 0.13, "short": 0.12}  # what an untuned rewriter is taught to say
 
 
@@ -78,6 +79,41 @@ def reading(rng: random.Random, split: str, most_documents: int, branches: int =
         absent = instruction is ABSTAIN and (fact.entity, fact.attribute) not in known
         messages = answer_messages(history, asked.question, [document.text for document in documents], instruction)
         made.append(Branch(messages, "NO-RESPONSE" if absent else fact.value))
+    return made
+
+
+def telling_apart(rng: random.Random, split: str, branches: int = 5) -> list[Branch]:
+    """Questions on three documents of which two or three state the same thing of different entities, often in the same
+    words.
+
+    A retriever brings such documents together. A model that has not seen them answers with what is said in the words
+    of the
+    question, of whomever it is said.
+    """
+    kind = rng.choice(sorted(set(KINDS)))
+    world = World(rng, split, 0, kinds=[kind] * 4 + [rng.choice(KINDS)], namesakes=0.5)
+    favourite = {f"{kind}.{name}": rng.randrange(3) for name in grammar()["kinds"][kind]["attributes"]}
+    shelf = {entity: world.passages(entity, favourite if rng.random() < 0.6 else None) for entity in world.entities}
+    main, *others = world.entities[:4]
+    gold = rng.choice(shelf[main])
+    shared = rng.choice(gold.facts).attribute
+    rivals = [p for entity in others for p in shelf[entity] if any(fact.attribute == shared for fact in p.facts)]
+    near = [passage for passage in shelf[main] if passage is not gold]
+    documents = [gold]
+    for _ in range(2):
+        pool = rivals if rng.random() < 0.7 else near
+        documents.append(pool.pop(rng.randrange(len(pool))) if pool else rivals.pop())
+    told = [fact for document in documents for fact in document.facts]
+    asked_for = [fact for fact in told if fact.attribute == shared]
+    if near and rng.random() < 0.3:
+        documents[0] = rng.choice(near)  # now the shared thing is said of others alone, and the question stays
+    rng.shuffle(documents)
+    made = []
+    for number in range(branches):
+        fact = rng.choice(asked_for if number < 3 else told)
+        history, asked = lead_up(world, fact, HISTORY)
+        messages = answer_messages(history, asked.question, [document.text for document in documents])
+        made.append(Branch(messages, fact.value))
     return made
 
 
@@ -136,8 +172,12 @@ def pieces_of(tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
     return [sorted({token for ids in tokenizer(some)["input_ids"] for token in ids}) for some in texts]
 
 
-def episode(rng: random.Random, split: str, most_documents: int) -> list[Branch]:
-    return rewriting(rng, split) if rng.random() < 0.3 else reading(rng, split, most_documents)
+def episode(rng: random.Random, split: str, level: int) -> list[Branch]:
+    """One lesson. Up to level 3, `level` is the largest number of documents; level 4 is mostly `telling_apart`."""
+    if level == LAST_LEVEL:
+        lesson = rng.choices([telling_apart, reading, rewriting], [6, 2, 2])[0]
+        return lesson(rng, split, 3) if lesson is reading else lesson(rng, split)
+    return rewriting(rng, split) if rng.random() < 0.3 else reading(rng, split, level)
 
 
 # ---------------------------------------------------------------------------------------------------------- tokenizer

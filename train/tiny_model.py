@@ -20,11 +20,11 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from core.artifacts import versions, write_json
 from core.runtime import Progress, log, run_command, set_up_logging
-from train.tiny_lessons import collate, encode, episode, make_tokenizer, pieces_of, repetition, tree
+from train.tiny_lessons import LAST_LEVEL, collate, encode, episode, make_tokenizer, pieces_of, repetition, tree
 
 WARM_UP, DECAY = 100, 0.45  # steps of rising, and last share of falling, learning rate
 # Accuracy at which repetition (level 0) ends, and then lessons get one document more, up to 3.
-MASTERED = (0.6, 0.36, 0.36, 2.0)
+MASTERED = (0.6, 0.36, 0.36, 2.0, 2.0)
 REST = 0.1  # weight of the loss on what is not output; none in repetition, whose noise nothing can predict
 LOOK_EVERY, CHECKPOINT_EVERY = 100, 200
 
@@ -127,28 +127,32 @@ def loss_of(model: Qwen2ForCausalLM, batch: dict[str, torch.Tensor], rest: float
     return (loss * output).sum() / output.sum() + rest * (loss * others).sum() / others.sum().clamp(min=1)
 
 
-def learning_rate(step: int, steps: int) -> float:
-    """Share of the full learning rate: up, level, and down to nothing."""
-    return min(1.0, (step + 1) / WARM_UP, (steps - step) / (DECAY * steps))
+def learning_rate(step: int, steps: int, decay: float) -> float:
+    """Share of the full learning rate: up, level, and down to nothing over the last share `decay` of the steps."""
+    return min(1.0, (step + 1) / WARM_UP, (steps - step) / (decay * steps))
 
 
 class Trainer:
-    """Training state: model, optimizers, next step.
+    """Training state: model, optimizers, next step. Begins from nothing, or with the last lessons for a `taught`
+    model.
 
     The data of a step depend on the seed and the step's number alone, so a run goes on exactly where it was stopped.
     """
 
-    def __init__(self, out: Path, seed: int, steps: int, batch: int, lr: float):
+    def __init__(self, out: Path, seed: int, steps: int, batch: int, lr: float, taught: Path | None = None):
         self.out, self.seed, self.steps, self.batch = out, seed, steps, batch
         self.tokenizer = make_tokenizer(seed)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = new_model(self.tokenizer, seed).to(self.device)
+        self.decay, self.taught = (DECAY, False) if taught is None else (1.0, True)
+        if taught is not None:
+            self.model.load_state_dict(Qwen2ForCausalLM.from_pretrained(taught, dtype=torch.float32).state_dict())
         self.named = dict(self.model.named_parameters())
         matrices = [p for name, p in self.named.items() if p.ndim == 2 and "embed" not in name]
         others = [p for name, p in self.named.items() if p.ndim != 2 or "embed" in name]
-        self.optimizers = [Muon(matrices, lr), torch.optim.AdamW(others, 2.5e-3, betas=(0.9, 0.98), weight_decay=0.01)]
+        self.optimizers = [Muon(matrices, lr), torch.optim.AdamW(others, lr / 2, betas=(0.9, 0.98), weight_decay=0.01)]
         self.full = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
-        self.step_number, self.tokens, self.level = 0, 0, 0
+        self.step_number, self.tokens, self.level = 0, 0, LAST_LEVEL if self.taught else 0
         self.seconds, self.start = 0, time.monotonic()  # of earlier lives, and the start of this one
         self.pieces = pieces_of(self.tokenizer)
 
@@ -160,7 +164,7 @@ class Trainer:
 
     def groups(self, step: int) -> list:
         """The encoded episodes of one step, shortest first."""
-        rng = random.Random(f"{self.seed} lesson {step}")
+        rng = random.Random(f"{self.seed} {'last ' if self.taught else ''}lesson {step}")
         groups = [self.lesson(rng, "lm") for _ in range(self.batch if self.level else 4 * self.batch)]
         return sorted(groups, key=lambda group: len(tree(group)[0]))
 
@@ -183,7 +187,7 @@ class Trainer:
             total += float(loss.detach())
             self.tokens += int((batch["following"] >= 0).sum())
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        share = learning_rate(self.step_number, self.steps)
+        share = learning_rate(self.step_number, self.steps, self.decay)
         for group, full in zip((g for o in self.optimizers for g in o.param_groups), self.full, strict=True):
             group["lr"] = full * share
         for optimizer in self.optimizers:
