@@ -20,9 +20,9 @@ SMALL = [
     "--rewriter.n",
     "4",
     "--rewriter.max_new_tokens",
-    "10",
+    "24",
     "--generator.max_new_tokens",
-    "6",
+    "8",
 ]
 QUICK = [
     *SMALL,

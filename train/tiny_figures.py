@@ -122,7 +122,8 @@ It is of no use outside the tiny world.
 The most likely rewrite is therefore close to the raw question, and good ones are among a handful of samples.
 The wording of a right rewrite was random; the model does not know which words the collection prefers.
 
-Made by `python -m train.tiny_model --out configs/tiny-model --seed {training["seed"]} --steps {training["steps"]}`:
+Made by `python -m train.tiny_model --out configs/tiny-model --seed {training["seed"]} --steps {training["steps"]}
+--last_steps {training["last_steps"]}`:
 {training["tokens"] / 1e6:.1f}M tokens, {training["minutes"]:.0f} minutes on {training["machine"]},
 commit {training["commit"]}.
 

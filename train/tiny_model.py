@@ -1,7 +1,7 @@
 """Make the quickstart's small chat language model from nothing: tokenizer, training, figures.
 
     python -m train.tiny_model --out configs/tiny-model                 # about an hour on 2 cores, minutes on a GPU
-    python -m train.tiny_model --out /tmp/try --steps 20                # a short look
+    python -m train.tiny_model --out /tmp/try --steps 20 --last_steps 5 # a short look
 
 Stopped at any moment, the same command goes on from the last checkpoint and ends with the same weights.
 """
@@ -10,15 +10,17 @@ import argparse
 import math
 import os
 import random
+import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from core.artifacts import versions, write_json
+from core.artifacts import read_json, versions, write_json
 from core.runtime import Progress, log, run_command, set_up_logging
 from train.tiny_lessons import LAST_LEVEL, collate, encode, episode, make_tokenizer, pieces_of, repetition, tree
 
@@ -213,6 +215,19 @@ class Trainer:
                     right, asked = right + bool(good[row, places].all()), asked + 1
         return right / asked
 
+    def facts(self) -> dict[str, Any]:
+        """What the model card tells of the training."""
+        return {
+            "seed": self.seed,
+            "steps": self.steps,
+            "batch": self.batch,
+            "tokens": self.tokens,
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "minutes": round((self.seconds + time.monotonic() - self.start) / 60, 1),
+            "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores",
+            "commit": versions().get("commit", "unknown"),
+        }
+
     @property
     def checkpoint(self) -> Path:
         return self.out / "checkpoint.safetensors"
@@ -253,70 +268,65 @@ class Trainer:
         self.model.to(torch.float32)
 
 
-def train(out: Path, seed: int, steps: int, batch: int = 16, lr: float = 5e-3) -> list[float]:
-    """Train from nothing, or from the checkpoint in `out`, and save.
-
-    Args:
-        out: model folder.
-        seed: of the weights and of all data.
-        steps: updates.
-        batch: episodes (sets of questions) per update.
-        lr: learning rate of the weight matrices.
-
-    Returns:
-        The loss of each step made now.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    trainer = Trainer(out, seed, steps, batch, lr)
+def carry_out(trainer: Trainer) -> list[float]:
+    """Train to the end, from the checkpoint if there is one, and save the model; returns the loss of each step made
+    now."""
+    trainer.out.mkdir(parents=True, exist_ok=True)
     if trainer.checkpoint.exists():
         trainer.load_checkpoint()
         log.info("going on from step %d", trainer.step_number)
     losses = []
-    with Progress("tiny model", steps - trainer.step_number, "steps") as progress:
-        while trainer.step_number < steps:
+    with Progress("tiny model", trainer.steps - trainer.step_number, "steps") as progress:
+        while trainer.step_number < trainer.steps:
             losses.append(trainer.step())
             progress.advance()
             if trainer.step_number % LOOK_EVERY == 0:
-                accuracy = trainer.accuracy()
+                accuracy, recent = trainer.accuracy(), losses[-LOOK_EVERY:]
                 log.info(
                     "step %d: loss %.3f, %.1fM tokens, level %d, %.1f%% right", trainer.step_number,
-                    sum(losses[-LOOK_EVERY:]) / len(losses[-LOOK_EVERY:]), trainer.tokens / 1e6, trainer.level,
-                    100 * accuracy,
+                    sum(recent) / len(recent), trainer.tokens / 1e6, trainer.level, 100 * accuracy,
                 )  # fmt: skip
                 trainer.level += accuracy >= MASTERED[trainer.level]
             if trainer.step_number % CHECKPOINT_EVERY == 0:
                 trainer.save_checkpoint()
     trainer.save()
-    write_json(
-        out / "training.json",
-        {
-            "seed": seed,
-            "steps": steps,
-            "batch": batch,
-            "lr": lr,
-            "tokens": trainer.tokens,
-            "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-            "minutes": round((trainer.seconds + time.monotonic() - trainer.start) / 60, 1),
-            "machine": f"{torch.cuda.get_device_name()}"
-            if torch.cuda.is_available()
-            else f"{os.cpu_count()} CPU cores",
-            "commit": versions().get("commit", "unknown"),
-        },
-    )
+    write_json(trainer.out / "training.json", trainer.facts())
     trainer.checkpoint.unlink(missing_ok=True)
     return losses
+
+
+def train(out: Path, seed: int, steps: int, last_steps: int, batch: int = 16, lr: float = 5e-3) -> None:
+    """Train from nothing, then in the last lessons, and save; goes on where it was stopped.
+
+    Args:
+        out: model folder.
+        seed: of the weights and of all data.
+        steps: updates in the first lessons.
+        last_steps: updates in the last lessons, at half the learning rate.
+        batch: episodes (sets of questions) per update.
+        lr: learning rate of the weight matrices; half of it for embeddings and biases.
+    """
+    first = out / "first-lessons"
+    if not (first / "training.json").exists():
+        carry_out(Trainer(first, seed, steps, batch, lr))
+    carry_out(Trainer(out, seed, last_steps, batch, lr / 2, taught=first))
+    before, last = read_json(first / "training.json"), read_json(out / "training.json")
+    total = {key: round(before[key] + last[key], 1) for key in ("tokens", "minutes")}
+    write_json(out / "training.json", last | total | {"steps": steps, "last_steps": last_steps, "lr": lr})
+    shutil.rmtree(first)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="model folder")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and data (default 0)")
-    parser.add_argument("--steps", type=int, default=2700, help="updates (default 2700)")
+    parser.add_argument("--steps", type=int, default=2700, help="updates in the first lessons (default 2700)")
+    parser.add_argument("--last_steps", type=int, default=450, help="updates in the last lessons (default 450)")
     parser.add_argument("--batch", type=int, default=16, help="episodes per update (default 16)")
     parser.add_argument("--lr", type=float, default=5e-3, help="learning rate of the weight matrices (default 5e-3)")
     arguments = parser.parse_args()
     set_up_logging()
-    train(arguments.out, arguments.seed, arguments.steps, arguments.batch, arguments.lr)
+    train(arguments.out, arguments.seed, arguments.steps, arguments.last_steps, arguments.batch, arguments.lr)
 
 
 if __name__ == "__main__":

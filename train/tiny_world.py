@@ -351,7 +351,7 @@ def write_lines(path: Path, records: list[dict]) -> None:
     write_atomic(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
-CONVERSATIONS = {"train": 250, "dev": 60, "test": 120}
+CONVERSATIONS = {"train": 180, "dev": 60, "test": 120}
 ENTITIES = {"train": 170, "dev": 60, "test": 100}
 
 
