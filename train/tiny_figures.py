@@ -131,7 +131,9 @@ Figures on the dev world (`python -m train.tiny_figures --model configs/tiny-mod
 
 | figure | value |
 |---|---|
-{rows}"""
+{rows}
+{training.get("note", "")}
+"""
 
 
 def main() -> None:
