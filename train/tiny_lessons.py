@@ -26,7 +26,6 @@ SPECIAL = ["<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"
 KINDS = ["person", "person", "person", "company", "company", "film", "film", "town", "town"]
 HISTORY = [26, 24, 18, 12, 8, 6, 6]  # weights of 0, 1, 2 ... turns before the question
 SHORT_HISTORY = [60, 40]  # the same in the first lessons, with one document
-LAST_LEVEL = 4
 REWRITES = {"right": 0.30, "raw": 0.45, "wrong": 0.13, "short": 0.12}  # what an untuned rewriter is taught to say
 
 
@@ -38,9 +37,12 @@ class Branch:
     target: str
 
 
-def mini_world(rng: random.Random, split: str) -> World:
-    """A fresh world of a few entities, with many namesakes."""
-    return World(rng, split, 0, kinds=rng.sample(KINDS, 5), namesakes=0.35)
+def mini_world(rng: random.Random, split: str) -> tuple[World, dict[str, int] | None]:
+    """A fresh world of a few entities, the first four of one kind, and the wordings that it prefers, if any."""
+    kind = rng.choice(KINDS)
+    world = World(rng, split, 0, kinds=[kind] * 4 + rng.sample(sorted(set(KINDS) - {kind}), 2), namesakes=0.3)
+    favourite = {f"{kind}.{name}": rng.randrange(3) for name in grammar()["kinds"][kind]["attributes"]}
+    return world, favourite if rng.random() < 0.7 else None
 
 
 def lead_up(world: World, fact: Fact, weights: list[int]) -> tuple[list[dict[str, str]], Asked]:
@@ -55,71 +57,54 @@ def lead_up(world: World, fact: Fact, weights: list[int]) -> tuple[list[dict[str
     return talk.history, talk.ask(fact)
 
 
-def reading(rng: random.Random, split: str, most_documents: int, branches: int = 5) -> list[Branch]:
-    """Questions on one set of documents: four in five are answered there; three in ten sets allow abstaining."""
-    world = mini_world(rng, split)
-    count = rng.choices(range(most_documents + 1), [1, 3, 3, 6][: most_documents + 1])[0]
-    main, *others = rng.sample(world.entities, len(world.entities))
-    alike = [e for e in others if e.kind == main.kind] or others
-    shelf = {entity.name: rng.sample(found := world.passages(entity), len(found)) for entity in world.entities}
+def reading(
+    rng: random.Random, split: str, most_documents: int, told: float = 0.75, branches: int = 5
+) -> list[Branch]:
+    """Questions on one set of documents, as a retriever brings them.
+
+    Such documents are about the entity in question, or state the same thing of another, often in the same words. A
+    model that has seldom seen that answers with what is said in the words of the question, of whomever it is said.
+
+    Args:
+        rng: source of every choice.
+        split: of the entities' names.
+        most_documents: 0 to `most_documents` documents are given.
+        told: share of the questions that the documents answer. Three in ten sets allow abstaining from the others; else
+            these ask for a value that cannot be known, and the model learns to be unsure.
+        branches: number of questions; two without documents.
+    """
+    world, favourite = mini_world(rng, split)
+    main = world.entities[0]
+    shelf = [(passage, entity) for entity in world.entities for passage in world.passages(entity, favourite)]
+    rng.shuffle(shelf)
+    topic = rng.choice(world.facts(main)).attribute
+    gold, rivals, near, rest = [], [], [], []
+    for passage, entity in shelf:
+        states = any(fact.attribute == topic for fact in passage.facts) and entity.kind == main.kind
+        ((gold if entity is main else rivals) if states else near if entity is main else rest).append(passage)
     documents = []
-    for number in range(count):
-        entity = main if number == 0 else rng.choices([main, rng.choice(alike), rng.choice(others)], [5, 3, 2])[0]
-        if shelf[entity.name]:
-            documents.append(shelf[entity.name].pop())
+    for number in range(rng.choices(range(most_documents + 1), [1, 3, 3, 6][: most_documents + 1])[0]):
+        pool = gold if number == 0 and rng.random() < 0.75 else rng.choices([rivals, near, rest], [5, 3, 1])[0]
+        documents.append((pool or rest).pop())
     rng.shuffle(documents)
-    told = [fact for document in documents for fact in document.facts]
-    known = {(fact.entity, fact.attribute) for fact in told}
-    untold = [fact for e in [main, *alike] for fact in world.facts(e) if (e, fact.attribute) not in known]
+    known = [fact for document in documents for fact in document.facts]
+    known_topic = [fact for fact in known if fact.attribute == topic and fact.entity.kind == main.kind]
+    unknown = [fact for entity in world.entities[:4] for fact in world.facts(entity) if fact not in known]
+    unknown_topic = [fact for fact in unknown if fact.attribute == topic and fact.entity.kind == main.kind]
     instruction = ABSTAIN if documents and rng.random() < 0.3 else ANSWER
     made = []
     for _ in range(branches if documents else 2):
-        fact = rng.choice(told if told and rng.random() < 0.8 else untold)
+        pools = (known_topic, known) if known and rng.random() < told else (unknown_topic, unknown)
+        fact = rng.choice(pools[0] if pools[0] and rng.random() < 0.6 else pools[1])
         history, asked = lead_up(world, fact, HISTORY if most_documents > 1 else SHORT_HISTORY)
-        absent = instruction is ABSTAIN and (fact.entity, fact.attribute) not in known
         messages = answer_messages(history, asked.question, [document.text for document in documents], instruction)
-        made.append(Branch(messages, "NO-RESPONSE" if absent else fact.value))
-    return made
-
-
-def telling_apart(rng: random.Random, split: str, branches: int = 5) -> list[Branch]:
-    """Questions on three documents of which two or three state the same thing of different entities, often in the same
-    words.
-
-    A retriever brings such documents together. A model that has not seen them answers with what is said in the words
-    of the
-    question, of whomever it is said.
-    """
-    kind = rng.choice(sorted(set(KINDS)))
-    world = World(rng, split, 0, kinds=[kind] * 4 + [rng.choice(KINDS)], namesakes=0.5)
-    favourite = {f"{kind}.{name}": rng.randrange(3) for name in grammar()["kinds"][kind]["attributes"]}
-    shelf = {entity: world.passages(entity, favourite if rng.random() < 0.6 else None) for entity in world.entities}
-    main, *others = world.entities[:4]
-    gold = rng.choice(shelf[main])
-    shared = rng.choice(gold.facts).attribute
-    rivals = [p for entity in others for p in shelf[entity] if any(fact.attribute == shared for fact in p.facts)]
-    near = [passage for passage in shelf[main] if passage is not gold]
-    documents = [gold]
-    for _ in range(2):
-        pool = rivals if rng.random() < 0.7 else near
-        documents.append(pool.pop(rng.randrange(len(pool))) if pool else rivals.pop())
-    told = [fact for document in documents for fact in document.facts]
-    asked_for = [fact for fact in told if fact.attribute == shared]
-    if near and rng.random() < 0.3:
-        documents[0] = rng.choice(near)  # now the shared thing is said of others alone, and the question stays
-    rng.shuffle(documents)
-    made = []
-    for number in range(branches):
-        fact = rng.choice(asked_for if number < 3 else told)
-        history, asked = lead_up(world, fact, HISTORY)
-        messages = answer_messages(history, asked.question, [document.text for document in documents])
-        made.append(Branch(messages, fact.value))
+        made.append(Branch(messages, "NO-RESPONSE" if instruction is ABSTAIN and fact not in known else fact.value))
     return made
 
 
 def rewriting(rng: random.Random, split: str, branches: int = 4) -> list[Branch]:
     """Next questions after one history, each with a rewrite drawn from `REWRITES`."""
-    world = mini_world(rng, split)
+    world, _ = mini_world(rng, split)
     talk = Conversation(world)
     for _ in range(rng.choices(range(len(HISTORY)), HISTORY)[0]):
         talk.answer(talk.ask(talk.next_fact()))
@@ -166,24 +151,21 @@ def pieces_of(tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
     """Token ids that answers are made of: syllables of names, listed words, digits."""
     texts = [
         [f" {start}{end}" for start in grammar()["starts"] for end in grammar()["ends"]],
-        [f" {word}" for word in listed_words()],
+        [f" {word}" for word in [*listed_words(), *grammar()["given"]]],
         list("0123456789"),
     ]
     return [sorted({token for ids in tokenizer(some)["input_ids"] for token in ids}) for some in texts]
 
 
 def episode(rng: random.Random, split: str, level: int) -> list[Branch]:
-    """One lesson. Up to level 3, `level` is the largest number of documents; level 4 is mostly `telling_apart`."""
-    if level == LAST_LEVEL:
-        lesson = rng.choices([telling_apart, reading, rewriting], [6, 2, 2])[0]
-        return lesson(rng, split, 3) if lesson is reading else lesson(rng, split)
+    """One lesson of rewriting, or of reading with at most `level` documents."""
     return rewriting(rng, split) if rng.random() < 0.3 else reading(rng, split, level)
 
 
 # ---------------------------------------------------------------------------------------------------------- tokenizer
 
 
-def make_tokenizer(seed: int, size: int = 1536, episodes: int = 1500) -> PreTrainedTokenizerFast:
+def make_tokenizer(seed: int, size: int = 1792, episodes: int = 1500) -> PreTrainedTokenizerFast:
     """Byte-level BPE trained on the world's text, as Qwen2's (`AutoTokenizer` goes by the model's type)."""
     rng = random.Random(f"{seed} tokenizer")
     texts = [
@@ -192,7 +174,8 @@ def make_tokenizer(seed: int, size: int = 1536, episodes: int = 1500) -> PreTrai
         for branch in episode(rng, "lm", 3)[:2]
         for message in [*branch.messages, {"content": branch.target}]
     ]
-    texts += [*(f" {word}" for word in [*listed_words(), *grammar()["starts"]]), *grammar()["ends"]] * 2000
+    whole = [*listed_words(), *grammar()["given"], *grammar()["starts"]]
+    texts += [*(f" {word}" for word in whole), *grammar()["ends"]] * 2000
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

@@ -1,7 +1,7 @@
 """Make the quickstart's small chat language model from nothing: tokenizer, training, figures.
 
-    python -m train.tiny_model --out configs/tiny-model                 # about an hour on 2 cores, minutes on a GPU
-    python -m train.tiny_model --out /tmp/try --steps 20 --last_steps 5 # a short look
+    python -m train.tiny_model --out configs/tiny-model       # about an hour on 2 cores, minutes on a GPU
+    python -m train.tiny_model --out /tmp/try --steps 20      # a short look
 
 Stopped at any moment, the same command goes on from the last checkpoint and ends with the same weights.
 """
@@ -10,23 +10,25 @@ import argparse
 import math
 import os
 import random
-import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from core.artifacts import read_json, versions, write_json
+from core.artifacts import versions, write_json
 from core.runtime import Progress, log, run_command, set_up_logging
-from train.tiny_lessons import LAST_LEVEL, collate, encode, episode, make_tokenizer, pieces_of, repetition, tree
+from train.tiny_lessons import collate, encode, episode, make_tokenizer, pieces_of, reading, repetition, tree
 
 WARM_UP, DECAY = 100, 0.45  # steps of rising, and last share of falling, learning rate
 # Accuracy at which repetition (level 0) ends, and then lessons get one document more, up to 3.
-MASTERED = (0.6, 0.36, 0.36, 2.0, 2.0)
+MASTERED = (0.6, 0.5, 0.5, 2.0)
 REST = 0.1  # weight of the loss on what is not output; none in repetition, whose noise nothing can predict
 LOOK_EVERY, CHECKPOINT_EVERY = 100, 200
 
@@ -129,67 +131,63 @@ def loss_of(model: Qwen2ForCausalLM, batch: dict[str, torch.Tensor], rest: float
     return (loss * output).sum() / output.sum() + rest * (loss * others).sum() / others.sum().clamp(min=1)
 
 
-def learning_rate(step: int, steps: int, decay: float) -> float:
-    """Share of the full learning rate: up, level, and down to nothing over the last share `decay` of the steps."""
-    return min(1.0, (step + 1) / WARM_UP, (steps - step) / (decay * steps))
+def learning_rate(step: int, steps: int) -> float:
+    """Share of the full learning rate: up, level, and down to nothing over the last share `DECAY` of the steps."""
+    return min(1.0, (step + 1) / WARM_UP, (steps - step) / (DECAY * steps))
 
 
 class Trainer:
-    """Training state: model, optimizers, next step. Begins from nothing, or with the last lessons for a `taught`
-    model.
+    """Training state: model, optimizers, next step.
 
     The data of a step depend on the seed and the step's number alone, so a run goes on exactly where it was stopped.
+    Where `torch.distributed` is set up, every process takes its share of each step's episodes, and gradients are added.
     """
 
-    def __init__(self, out: Path, seed: int, steps: int, batch: int, lr: float, taught: Path | None = None):
+    def __init__(self, out: Path, seed: int, steps: int, batch: int, lr: float):
         self.out, self.seed, self.steps, self.batch = out, seed, steps, batch
+        self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.tokenizer = make_tokenizer(seed)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = new_model(self.tokenizer, seed).to(self.device)
-        self.decay, self.taught = (DECAY, False) if taught is None else (1.0, True)
-        if taught is not None:
-            self.model.load_state_dict(Qwen2ForCausalLM.from_pretrained(taught, dtype=torch.float32).state_dict())
         self.named = dict(self.model.named_parameters())
         matrices = [p for name, p in self.named.items() if p.ndim == 2 and "embed" not in name]
         others = [p for name, p in self.named.items() if p.ndim != 2 or "embed" in name]
         self.optimizers = [Muon(matrices, lr), torch.optim.AdamW(others, lr / 2, betas=(0.9, 0.98), weight_decay=0.01)]
         self.full = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
-        self.step_number, self.tokens, self.level = 0, 0, LAST_LEVEL if self.taught else 0
+        self.step_number, self.tokens, self.level = 0, 0, 0
         self.seconds, self.start = 0, time.monotonic()  # of earlier lives, and the start of this one
         self.pieces = pieces_of(self.tokenizer)
 
-    def lesson(self, rng: random.Random, split: str) -> list[tuple[list[int], list[int]]]:
-        """One group of encoded branches at the present level."""
-        if self.level == 0:
-            return repetition(rng, self.pieces)
-        return encode(self.tokenizer, episode(rng, split, self.level))
-
     def groups(self, step: int) -> list:
-        """The encoded episodes of one step, shortest first."""
-        rng = random.Random(f"{self.seed} {'last ' if self.taught else ''}lesson {step}")
-        groups = [self.lesson(rng, "lm") for _ in range(self.batch if self.level else 4 * self.batch)]
-        return sorted(groups, key=lambda group: len(tree(group)[0]))
+        """This process's share of the encoded episodes of one step, shortest first."""
+        rng = random.Random(f"{self.seed} lesson {step}")
+        if self.level == 0:
+            made = [repetition(rng, self.pieces) for _ in range(4 * self.batch)]
+        else:
+            made = [encode(self.tokenizer, episode(rng, "lm", self.level)) for _ in range(self.batch)]
+        return sorted(made, key=lambda group: len(tree(group)[0]))[self.rank :: self.world]
+
+    def batch_of(self, groups: list) -> dict[str, Tensor]:
+        batch = collate(groups, self.tokenizer.pad_token_id)
+        return {key: value.to(self.device) for key, value in batch.items()}
 
     def step(self) -> float:
         """One update; returns the loss."""
-        torch.manual_seed(self.seed * 1_000_003 + self.step_number)
-        groups, total = self.groups(self.step_number), 0.0
-        size = max(1, len(groups) // 4)
+        torch.manual_seed(self.seed * 1_000_003 + self.step_number * self.world + self.rank)
+        groups = self.groups(self.step_number)
+        size = max(1, len(groups) * self.world // 4 // self.world)
+        total, tokens = torch.zeros((), device=self.device), 0
         for start in range(0, len(groups), size):
-            batch = {
-                k: v.to(self.device)
-                for k, v in collate(groups[start : start + size], self.tokenizer.pad_token_id).items()
-            }
-            loss = (
-                loss_of(self.model, batch, REST if self.level else 0.0)
-                * len(groups[start : start + size])
-                / len(groups)
-            )
+            batch = self.batch_of(groups[start : start + size])
+            share = len(batch["input_ids"]) / len(groups) / self.world
+            loss = loss_of(self.model, batch, REST if self.level else 0.0) * share
             loss.backward()
-            total += float(loss.detach())
-            self.tokens += int((batch["following"] >= 0).sum())
+            total += loss.detach()
+            tokens += int((batch["following"] >= 0).sum())
+        total, tokens = self.add_up(total, tokens)
+        self.tokens += tokens
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        share = learning_rate(self.step_number, self.steps, self.decay)
+        share = learning_rate(self.step_number, self.steps)
         for group, full in zip((g for o in self.optimizers for g in o.param_groups), self.full, strict=True):
             group["lr"] = full * share
         for optimizer in self.optimizers:
@@ -198,22 +196,40 @@ class Trainer:
         self.step_number += 1
         return total
 
+    def add_up(self, loss: Tensor, tokens: int) -> tuple[float, int]:
+        """Add gradients, loss and token count over the processes."""
+        if self.world > 1:
+            grads = [parameter.grad for parameter in self.model.parameters()]
+            flat = torch.cat([*(grad.flatten() for grad in grads), torch.tensor([float(loss), float(tokens)])])
+            dist.all_reduce(flat)
+            for grad, total in zip(grads, flat[:-2].split([grad.numel() for grad in grads]), strict=True):
+                grad.copy_(total.view_as(grad))
+            loss, tokens = flat[-2], int(flat[-1])
+        return float(loss), tokens
+
     @torch.inference_mode()
     def accuracy(self, lessons: int = 64) -> float:
-        """Share of targets, on unseen names at the present level, whose every token is the most likely one."""
-        rng, right, asked = random.Random("accuracy"), 0, 0
-        for _ in range(lessons // 8):
-            groups = [self.lesson(rng, "dev") for _ in range(8)]
-            batch = {key: value.to(self.device) for key, value in collate(groups, self.tokenizer.pad_token_id).items()}
+        """Share of targets, all to be found in the context, whose every token is the most likely one; unseen names."""
+        rng, counts = random.Random("accuracy"), torch.zeros(2)
+        groups = [
+            repetition(rng, self.pieces) if self.level == 0
+            else encode(self.tokenizer, reading(rng, "dev", self.level, told=1.0))
+            for _ in range(lessons)
+        ][self.rank :: self.world]  # fmt: skip
+        for start in range(0, len(groups), 8):
+            part = groups[start : start + 8]
+            batch = self.batch_of(part)
             inputs = {"input_ids": batch["input_ids"], "position_ids": batch["position_ids"]}
             best = self.model(**inputs, attention_mask=batch["mask"], use_cache=False).logits.argmax(-1)
             good = (best == batch["following"]).cpu()
-            for row, group in enumerate(groups):
+            for row, group in enumerate(part):
                 _, branch, _, _, output = tree(group)
                 for number in range(1, len(group) + 1):
                     places = [i for i, (b, o) in enumerate(zip(branch, output, strict=True)) if b == number and o]
-                    right, asked = right + bool(good[row, places].all()), asked + 1
-        return right / asked
+                    counts += torch.tensor([bool(good[row, places].all()), 1])
+        if self.world > 1:
+            dist.all_reduce(counts)
+        return float(counts[0] / counts[1])
 
     def facts(self) -> dict[str, Any]:
         """What the model card tells of the training."""
@@ -221,6 +237,7 @@ class Trainer:
             "seed": self.seed,
             "steps": self.steps,
             "batch": self.batch,
+            "processes": self.world,
             "tokens": self.tokens,
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "minutes": round((self.seconds + time.monotonic() - self.start) / 60, 1),
@@ -233,11 +250,8 @@ class Trainer:
         return self.out / "checkpoint.safetensors"
 
     def save_checkpoint(self) -> None:
-        tensors = {
-            "progress": torch.tensor(
-                [self.step_number, self.tokens, self.level, int(self.seconds + time.monotonic() - self.start)]
-            )
-        }
+        seconds = int(self.seconds + time.monotonic() - self.start)
+        tensors = {"progress": torch.tensor([self.step_number, self.tokens, self.level, seconds])}
         for name, parameter in self.named.items():
             tensors[f"parameter {name}"] = parameter.data
             for optimizer in self.optimizers:
@@ -269,8 +283,11 @@ class Trainer:
 
 
 def carry_out(trainer: Trainer) -> list[float]:
-    """Train to the end, from the checkpoint if there is one, and save the model; returns the loss of each step made
-    now."""
+    """Train to the end, from the checkpoint if there is one, and save the model.
+
+    Returns:
+        The loss of each step made now.
+    """
     trainer.out.mkdir(parents=True, exist_ok=True)
     if trainer.checkpoint.exists():
         trainer.load_checkpoint()
@@ -287,46 +304,43 @@ def carry_out(trainer: Trainer) -> list[float]:
                     sum(recent) / len(recent), trainer.tokens / 1e6, trainer.level, 100 * accuracy,
                 )  # fmt: skip
                 trainer.level += accuracy >= MASTERED[trainer.level]
-            if trainer.step_number % CHECKPOINT_EVERY == 0:
+            if trainer.step_number % CHECKPOINT_EVERY == 0 and trainer.rank == 0:
                 trainer.save_checkpoint()
-    trainer.save()
-    write_json(trainer.out / "training.json", trainer.facts())
-    trainer.checkpoint.unlink(missing_ok=True)
+    if trainer.rank == 0:
+        trainer.save()
+        write_json(trainer.out / "training.json", trainer.facts())
+        trainer.checkpoint.unlink(missing_ok=True)
     return losses
 
 
-def train(out: Path, seed: int, steps: int, last_steps: int, batch: int = 16, lr: float = 5e-3) -> None:
-    """Train from nothing, then in the last lessons, and save; goes on where it was stopped.
-
-    Args:
-        out: model folder.
-        seed: of the weights and of all data.
-        steps: updates in the first lessons.
-        last_steps: updates in the last lessons, at half the learning rate.
-        batch: episodes (sets of questions) per update.
-        lr: learning rate of the weight matrices; half of it for embeddings and biases.
-    """
-    first = out / "first-lessons"
-    if not (first / "training.json").exists():
-        carry_out(Trainer(first, seed, steps, batch, lr))
-    carry_out(Trainer(out, seed, last_steps, batch, lr / 2, taught=first))
-    before, last = read_json(first / "training.json"), read_json(out / "training.json")
-    total = {key: round(before[key] + last[key], 1) for key in ("tokens", "minutes")}
-    write_json(out / "training.json", last | total | {"steps": steps, "last_steps": last_steps, "lr": lr})
-    shutil.rmtree(first)
+def work(rank: int, meeting: str, workers: int, arguments: argparse.Namespace) -> None:
+    """One of several training processes. Two with one thread each do more than one with two threads, which wait."""
+    if rank == 0:
+        set_up_logging()
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=workers)
+    carry_out(Trainer(arguments.out, arguments.seed, arguments.steps, arguments.batch, arguments.lr))
+    dist.destroy_process_group()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="model folder")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and data (default 0)")
-    parser.add_argument("--steps", type=int, default=2700, help="updates in the first lessons (default 2700)")
-    parser.add_argument("--last_steps", type=int, default=450, help="updates in the last lessons (default 450)")
+    parser.add_argument("--steps", type=int, default=4500, help="updates (default 4500)")
     parser.add_argument("--batch", type=int, default=16, help="episodes per update (default 16)")
     parser.add_argument("--lr", type=float, default=5e-3, help="learning rate of the weight matrices (default 5e-3)")
+    parser.add_argument(
+        "--workers", type=int, help="processes (default: 1 with a GPU, else 2 where there are 2 cores)"
+    )
     arguments = parser.parse_args()
     set_up_logging()
-    train(arguments.out, arguments.seed, arguments.steps, arguments.last_steps, arguments.batch, arguments.lr)
+    workers = arguments.workers or (1 if torch.cuda.is_available() else min(2, os.cpu_count() or 1))
+    if workers == 1:
+        carry_out(Trainer(arguments.out, arguments.seed, arguments.steps, arguments.batch, arguments.lr))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            multiprocessing.spawn(work, (f"{folder}/meeting", workers, arguments), nprocs=workers)
 
 
 if __name__ == "__main__":

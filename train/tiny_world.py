@@ -97,7 +97,7 @@ class World:
     """
 
     def __init__(
-        self, rng: random.Random, split: str, size: int, kinds: list[str] | None = None, namesakes: float = 0.3
+        self, rng: random.Random, split: str, size: int, kinds: list[str] | None = None, namesakes: float = 0.15
     ):
         self.rng, self.split, self.namesakes = rng, split, namesakes
         self.names: set[str] = set()
@@ -123,11 +123,11 @@ class World:
     def _name(self, kind: str) -> tuple[str, str]:
         spec = grammar()["kinds"][kind]
         while True:
-            stems = {"a": self._stem(), "b": self._stem()} if kind == "person" else {"a": self._stem()}
-            name = self.rng.choice(spec["names"]).format(**stems)
-            if name not in self.names and stems["a"] != stems.get("b"):
+            stem, given = self._stem(), self.rng.choice(grammar()["given"])
+            name = self.rng.choice(spec["names"]).format(a=stem, g=given)
+            if name not in self.names:
                 self.names.add(name)
-                return name, spec["short"].format(**stems)
+                return name, spec["short"].format(a=stem)
 
     def _entity(self, kind: str) -> Entity:
         name, short = self._name(kind)
@@ -144,12 +144,12 @@ class World:
         if kind == "name":
             return self._stem()
         others = [other.name for other in self.entities if other.kind == kind and other is not entity]
-        return rng.choice(others) if others and rng.random() < 0.7 else self._name(kind)[0]
+        return rng.choice(others) if others and rng.random() < 0.85 else self._name(kind)[0]
 
     def facts(self, entity: Entity) -> list[Fact]:
         return [Fact(entity, attribute) for attribute in entity.values]
 
-    def passages(self, entity: Entity, favourite: dict[str, int] | None = None, copies: float = 0.15) -> list[Passage]:
+    def passages(self, entity: Entity, favourite: dict[str, int] | None = None, copies: float = 0.1) -> list[Passage]:
         """The passages about an entity: an opening sentence, then two or three facts each; some have a reworded near-
         duplicate.
 
@@ -176,7 +176,7 @@ class World:
             says = (
                 fact.spec["says"][liked] if liked is not None and rng.random() < 0.6 else rng.choice(fact.spec["says"])
             )
-            how = rng.choices(["full", "word", "pronoun"], [0.4, 0.3, 0.3])[0]
+            how = rng.choices(["full", "word", "pronoun"], [0.6, 0.2, 0.2])[0]
             sentences.append(sentence(says.format(v=fact.value, **entity.forms(how, rng))))
         return Passage(f"{self.split}-{entity.name.replace(' ', '_')}-{number}", " ".join(sentences), tuple(facts))
 
