@@ -1,8 +1,7 @@
 """Files of a run: JSON lines in and out, atomic writes, and stages that can be stopped at any moment and gone on with.
 
-A stage owns a folder: `plan.json` (what it was started with), `part-<rank>.jsonl` (one record a line, appended as they
-are
-made) and `manifest.json` (written last: its presence means complete).
+A stage owns a folder: `plan.json` (what it was started with), `part-<rank>.jsonl` (one record a line, appended as
+they are made) and `manifest.json` (written last: its presence means complete).
 """
 
 import hashlib
@@ -261,8 +260,7 @@ def in_batches(
     """Work through a fixed plan of batches, passing over those whose records are there.
 
     The plan does not depend on what is done, so a run that was killed computes every batch in the company it would
-    have had,
-    and ends with the same numbers.
+    have had, and ends with the same numbers.
 
     Args:
         stage: where the records go.

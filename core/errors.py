@@ -3,3 +3,8 @@
 
 class InputError(ValueError):
     """Bad input, settings or files. Commands print its text without a traceback and exit with status 2."""
+
+
+def first_line(error: BaseException) -> str:
+    """What a library said, in one line; its class where it said nothing."""
+    return next((line for line in str(error).strip().splitlines()), type(error).__name__)

@@ -1,10 +1,8 @@
 """Causal language models: loading, chat prompts as token ids, batches by token budget, and decoding.
 
 Decoding is ours and not `generate`, for three reasons: the log-probability and entropy of every step are taken from
-the raw
-logits as they appear (nothing is kept of them), the samples of one prompt share its pass, and a sample depends on the
-seed
-and its prompt alone, not on the batch it happened to be in.
+the raw logits as they appear (nothing is kept of them), the samples of one prompt share its pass, and a sample
+depends on the seed and its prompt alone, not on the batch it happened to be in.
 """
 
 from collections.abc import Callable
@@ -19,7 +17,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from core.artifacts import sha256
-from core.errors import InputError
+from core.errors import InputError, first_line
 from core.records import Message
 
 # For a tokenizer without a chat template; a completion begins with a blank, so that prompts stay prefixes.
@@ -57,13 +55,16 @@ class LanguageModel:
         return sorted({i for i in [self.tokenizer.eos_token_id, *more] if i is not None})
 
 
-def load_language_model(name: str, adapter: str | None = None, dtype: str = "float32") -> LanguageModel:
+def load_language_model(
+    name: str, adapter: str | None = None, dtype: str = "float32", trainable: bool = False
+) -> LanguageModel:
     """Load a model in evaluation mode on the best device.
 
     Args:
         name: folder or Hub id; safetensors, no remote code.
         adapter: folder or Hub id of a PEFT adapter.
         dtype: float32, bfloat16 or float16.
+        trainable: whether the adapter's weights are to be trained.
 
     Raises:
         InputError: the model cannot be loaded; names it and the cause.
@@ -75,11 +76,10 @@ def load_language_model(name: str, adapter: str | None = None, dtype: str = "flo
         if adapter:
             from peft import PeftModel
 
-            model = PeftModel.from_pretrained(model, adapter)
-    except (OSError, ValueError, AttributeError, SafetensorError) as error:
+            model = PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError) as error:
         what = f"{name} with adapter {adapter}" if adapter else name
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(f"the model `{what}` cannot be loaded: {first}") from error
+        raise InputError(f"the model `{what}` cannot be loaded: {first_line(error)}") from error
     return LanguageModel(name, model.to(device).eval(), tokenizer)
 
 
@@ -173,8 +173,7 @@ class Decoded:
     """One decoded sequence, without its end-of-turn token.
 
     `logprobs` and `entropies` [T] are of the raw distribution at each token, in nats; `ended` tells whether the model
-    ended
-    the turn itself, `end_logprob` is then that token's log-probability.
+    ended the turn itself, `end_logprob` is then that token's log-probability.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -184,11 +183,11 @@ class Decoded:
     end_logprob: float = 0.0
 
 
-Pick = Callable[[Tensor, int], Tensor]
-"""Chooses the next tokens: (log-probabilities [rows, vocabulary], step) -> token ids [rows]."""
+Pick = Callable[[Tensor, int, Tensor], Tensor]
+"""Chooses the next tokens: (log-probabilities [rows, vocabulary], step, numbers of the rows [rows]) -> ids [rows]."""
 
 
-def greedy(logprobs: Tensor, step: int) -> Tensor:
+def greedy(logprobs: Tensor, step: int, numbers: Tensor) -> Tensor:
     """The most likely token of each row."""
     return logprobs.argmax(-1)
 
@@ -211,7 +210,7 @@ def decode(
         lm: the model.
         prompts: token ids of each prompt, of any lengths.
         max_new_tokens: longest continuation.
-        pick: chooses the next tokens of all rows; rows are prompt-major (`prompt * samples + sample`).
+        pick: chooses the next tokens; rows are numbered prompt by prompt (`prompt * samples + sample`).
         samples: continuations per prompt; they share the pass over it.
 
     Returns:
@@ -227,25 +226,30 @@ def decode(
         logits, mask = logits.repeat_interleave(samples, 0), mask.repeat_interleave(samples, 0)
     position = mask.sum(-1, keepdim=True)
     rows = [Decoded() for _ in range(len(prompts) * samples)]
+    numbers = torch.arange(len(rows), device=lm.device)  # of the rows that are still in the batch
+    running = torch.ones_like(numbers, dtype=torch.bool)
     stop = torch.tensor(lm.stop_ids, device=lm.device)
-    running = torch.ones(len(rows), dtype=torch.bool, device=lm.device)
     for step in range(max_new_tokens):
         logprobs = logits.float().log_softmax(-1)
-        tokens = pick(logprobs, step)
-        entropies = entropy_of(logprobs).tolist()
-        chosen = logprobs.gather(-1, tokens[:, None])[:, 0].tolist()
+        tokens = pick(logprobs, step, numbers)
         ends = torch.isin(tokens, stop)
-        for row, (token, end, alive) in enumerate(zip(tokens.tolist(), ends.tolist(), running.tolist(), strict=True)):
+        chosen = logprobs.gather(-1, tokens[:, None])[:, 0]
+        columns = (numbers, tokens, ends, running, chosen, entropy_of(logprobs))
+        for number, token, end, alive, logprob, entropy in zip(*(c.tolist() for c in columns), strict=True):
             if alive and end:
-                rows[row].ended, rows[row].end_logprob = True, chosen[row]
+                rows[number].ended, rows[number].end_logprob = True, logprob
             elif alive:
-                rows[row].ids.append(token)
-                rows[row].logprobs.append(chosen[row])
-                rows[row].entropies.append(entropies[row])
+                rows[number].ids.append(token)
+                rows[number].logprobs.append(logprob)
+                rows[number].entropies.append(entropy)
         running &= ~ends
         if step + 1 == max_new_tokens or not running.any():
             break
-        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], -1)
+        if running.sum() <= 0.75 * len(running):  # let go of the rows that have ended
+            kept = running.nonzero()[:, 0]
+            cache.batch_select_indices(kept)
+            numbers, tokens, mask, position, running = (t[kept] for t in (numbers, tokens, mask, position, running))
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], -1)
         logits = lm.model(input_ids=tokens[:, None], attention_mask=mask, position_ids=position, **call).logits[:, -1]
         position = position + 1
     return [rows[i * samples : (i + 1) * samples] for i in range(len(prompts))]

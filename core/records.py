@@ -11,11 +11,9 @@ Message = dict[str, str]
 class Turn:
     """One question of a conversation; a line of `turns.jsonl`.
 
-    Only `id`, `history` and `question` are needed to train. `answers`, `relevant` (document id -> grade) and `rewrite`
-    (a
-    person's stand-alone question) serve evaluation. `conversation` groups turns; without it, what stands before the
-    last
-    `_` of the id. `kind` (`first`, `follow_up`, `switch`, `return`) splits the result table.
+    Only `id`, `history` and `question` are needed to train. `answers`, `relevant` (document id -> grade) and
+    `rewrite` (a person's stand-alone question) serve evaluation. `conversation` groups turns; without it, what stands
+    before the last `_` of the id. `kind` (`first`, `follow_up`, `switch`, `return`) splits the result table.
     """
 
     id: str
@@ -52,8 +50,7 @@ class Candidate:
     """One distinct rewrite of a turn.
 
     `logprob` is the sum of its tokens' raw log-probabilities (before temperature) in nats, the end-of-turn token
-    included;
-    `tokens` is their number; `count` says how many samples came out as this text.
+    included; `tokens` is their number; `count` says how many samples came out as this text.
     """
 
     text: str
@@ -75,8 +72,7 @@ class TokenStats:
     """What the generator's passes say about one answer, token by token (lists of length T, nats).
 
     `h0`, `hd`: entropy of the next-token distribution without and with the documents. `logp0`, `logpd`: log-
-    probability of
-    the answer token in each.
+    probability of the answer token in each.
     """
 
     tokens: tuple[str, ...]

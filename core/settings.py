@@ -269,11 +269,12 @@ def parser_of(description: str) -> ArgumentParser:
     return parser
 
 
-def read_settings(description: str, argv: list[str] | None = None) -> Settings:
+def read_settings(description: str, argv: list[str] | None = None, alone: str | None = None) -> Settings:
     """Settings of one run: YAML first, then flags.
 
     Args:
         description: text at the top of `--help`.
+        alone: the stage, for a command that makes one stage alone.
         argv: command line without the program's name; `sys.argv[1:]` when not given.
 
     Raises:
@@ -298,6 +299,11 @@ def read_settings(description: str, argv: list[str] | None = None) -> Settings:
         }
     )
     check_ranges(settings)
+    if alone and settings.run.redo_from:
+        raise InputError(
+            f"`run.redo_from` is for the whole run (train/dpo.py). To make this stage alone again, "
+            f"remove {settings.run_dir / alone}."
+        )
     return settings
 
 

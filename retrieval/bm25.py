@@ -26,8 +26,7 @@ class RankBM25:
     """A collection ranked by BM25.
 
     A document's score is the sum over query terms, so the scores of one term over all documents are computed by rank-
-    bm25
-    once and kept (the most recently used ones, within 256 MB).
+    bm25 once and kept (the most recently used ones, within 256 MB).
 
     Args:
         passages: the collection.

@@ -73,7 +73,7 @@ def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    settings = read_settings(__doc__)
+    settings = read_settings(__doc__, alone=NAME)
     set_up_logging()
     make_rankings(settings)
 

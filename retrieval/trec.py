@@ -13,8 +13,7 @@ def strict_run(rankings: dict[str, list[Hit]]) -> Run:
     """Rankings as query -> document -> score with strictly falling scores.
 
     Equal scores would leave the order to document ids; here the ranking's own order decides, so scores are `1 /
-    rank`-like:
-    n for the first of n documents, 1 for the last.
+    rank`-like: n for the first of n documents, 1 for the last.
     """
     return {
         query: {hit.doc: float(len(hits) - rank) for rank, hit in enumerate(hits)} for query, hits in rankings.items()

@@ -1,8 +1,7 @@
 """Use a rewriter: a file of turns, or a conversation at a prompt.
 
 python -m rewriter --model configs/tiny-model --adapter runs/quickstart/dpo/adapter --input turns.jsonl >
-rewrites.jsonl
-python -m rewriter --model configs/tiny-model --adapter runs/quickstart/dpo/adapter
+rewrites.jsonl python -m rewriter --model configs/tiny-model --adapter runs/quickstart/dpo/adapter
 """
 
 import argparse

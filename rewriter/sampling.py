@@ -41,14 +41,14 @@ def sampler(noise: Tensor, temperature: float, top_p: float) -> Pick:
         top_p: the smallest set of tokens with at least this probability is kept; 1 keeps all.
     """
 
-    def pick(logprobs: Tensor, step: int) -> Tensor:
+    def pick(logprobs: Tensor, step: int, numbers: Tensor) -> Tensor:
         probabilities = (logprobs / temperature).softmax(-1).double()
         order = None
         if top_p < 1:
             probabilities, order = probabilities.sort(-1, descending=True)
             probabilities = probabilities.masked_fill(probabilities.cumsum(-1) - probabilities >= top_p, 0.0)
         heights = probabilities.cumsum(-1)
-        wanted = noise[:, step : step + 1].to(heights) * heights[:, -1:]
+        wanted = noise[numbers, step, None].to(heights) * heights[:, -1:]
         tokens = torch.searchsorted(heights, wanted, right=True).clamp(max=heights.shape[-1] - 1)
         return (tokens if order is None else order.gather(-1, tokens))[:, 0]
 
@@ -79,8 +79,7 @@ def sample_rewrites(
 
     Returns:
         For each turn its distinct candidates in the order they came (`normalised` decides what is the same), and
-        counts: `empty` and `cut` samples,
-        `merged` duplicates, `messages_left_out` of the prompt.
+        counts: `empty` and `cut` samples, `merged` duplicates, `messages_left_out` of the prompt.
     """
     prompts, left_out = zip(*(prompt_of(lm, turn, instruction, max_new_tokens) for turn in turns), strict=True)
     noise = torch.cat([noise_of(seed, turn.id, n, max_new_tokens) for turn in turns])

@@ -1,7 +1,7 @@
 """The generator's two passes: it answers with documents, then the same answer is read without them.
 
-Duplicates are computed once: a (question, document list) in the grounded pass, a (question, answer) in the ungrounded
-one.
+Duplicates are computed once: a (question, document list) in the grounded pass, a (question, answer) in the
+ungrounded one.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """GROGU utilities of a document list: how much it lowers the generator's uncertainty about its own answer.
 
 Source: "Evaluating the Utility of Grounding Documents with Reference-Free LLM-based Metrics", arXiv 2601.23129. Pure
-functions
-of the token records that the generator's two passes leave; higher is better for all.
+functions of the token records that the generator's two passes leave; higher is better for all.
 """
 
 import math

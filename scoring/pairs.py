@@ -36,8 +36,7 @@ def best_and_worst(scored: Scored) -> tuple[int, int] | str:
     """Positions of the highest- and the lowest-scoring candidate, or the reason why there is no pair.
 
     Among equal scores the candidate that the model is most likely to say comes first: it was sampled most often, or
-    has the
-    highest log-probability. Pushing up, or down, what is rarely said teaches little.
+    has the highest log-probability. Pushing up, or down, what is rarely said teaches little.
     """
     known = [i for i, score in enumerate(scored.scores) if score is not None]
     if len(known) < 2:
@@ -171,7 +170,7 @@ def no_pairs(turns: int, dropped: Counter) -> str:
 
 
 def main() -> None:
-    settings = read_settings(__doc__)
+    settings = read_settings(__doc__, alone=NAME)
     set_up_logging()
     make_pairs(settings)
 

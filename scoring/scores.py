@@ -2,9 +2,8 @@
 
     python -m scoring.scores --config configs/quickstart.yaml
 
-Reads the turns, the collection, `<run>/candidates` and `<run>/rankings`; writes `<run>/scores`:
-`{"id", "lists": [{"documents", "value", "answer", "error", "rule", "key", "stats", ...}],
-"list_of": [index per candidate]}`.
+Reads the turns, the collection, `<run>/candidates` and `<run>/rankings`; writes `<run>/scores`: `{"id", "lists":
+[{"documents", "value", "answer", "error", "rule", "key", "stats", ...}], "list_of": [index per candidate]}`.
 """
 
 from collections import Counter
@@ -177,7 +176,7 @@ def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    settings = read_settings(__doc__)
+    settings = read_settings(__doc__, alone=NAME)
     set_up_logging()
     make_scores(settings)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -158,6 +159,23 @@ def test_a_killed_run_goes_on_to_the_same_figures(whole, tmp_path):
     for stage in ("candidates", "rankings", "scores", "pairs"):
         assert lines(run / stage) == lines(plain / stage)
     assert (run / "evaluation/table.md").read_text() == (plain / "evaluation/table.md").read_text()
+
+
+def test_second_round_of_pairs_from_the_sft_rewriter(whole, tmp_path):
+    """`pairs.on_policy`: DPO learns from pairs that the SFT rewriter's own samples make."""
+    run = tmp_path / "on_policy"
+    shutil.copytree(whole[0], run)
+    shutil.rmtree(run / "dpo")
+    shutil.rmtree(run / "evaluation")
+    said = finish(command(run, "--pairs.on_policy", "true", "--run.until", "dpo"))
+    assert said.count("complete, nothing to do") == 5 and "second round" in said
+    assert lines(run / "on_policy/candidates") != lines(run / "candidates")
+    assert lines(run / "on_policy/pairs") != lines(run / "pairs")
+    first, second, dpo = (json.loads((run / f"{name}/manifest.json").read_text())
+                          for name in ("pairs", "on_policy/pairs", "dpo"))  # fmt: skip
+    assert dpo["counts"]["total"] == second["counts"]["kept"]
+    assert dpo["inputs"]["pairs"] != json.loads((whole[0] / "dpo/manifest.json").read_text())["inputs"]["pairs"]
+    assert first == json.loads((whole[0] / "pairs/manifest.json").read_text())
 
 
 def test_qwen_config_on_real_conversations(shared_data, tmp_path):

@@ -39,11 +39,12 @@ def test_every_sample_is_accounted_for(lm):
 def test_samples_follow_the_distribution():
     p = torch.tensor([0.5, 0.3, 0.2, 0.0])
     noise = torch.rand(20000, 1, generator=torch.Generator().manual_seed(0))
-    rows = p.log().expand(20000, 4)
-    counts = Counter(sampler(noise, 1.0, 1.0)(rows, 0).tolist())
+    rows, numbers = p.log().expand(20000, 4), torch.arange(20000)
+    counts = Counter(sampler(noise, 1.0, 1.0)(rows, 0, numbers).tolist())
     assert [counts[i] / 20000 for i in range(4)] == pytest.approx(p.tolist(), abs=0.015)
-    assert set(sampler(noise, 1.0, 0.7)(rows, 0).tolist()) == {0, 1}  # the smallest set with at least 0.7
-    cold = Counter(sampler(noise, 0.5, 1.0)(rows, 0).tolist())
+    nucleus = sampler(noise, 1.0, 0.7)(rows, 0, numbers)  # the smallest set with at least 0.7
+    assert set(nucleus.tolist()) == {0, 1}
+    cold = Counter(sampler(noise, 0.5, 1.0)(rows, 0, numbers).tolist())
     assert cold[0] / 20000 == pytest.approx(0.25 / 0.38, abs=0.015)
 
 

@@ -5,8 +5,7 @@
     accelerate launch train/dpo.py --config configs/quickstart.yaml --run.redo_from scores --scoring.reward entropy
 
 Every stage that the run folder does not hold yet is made, in order: candidates, rankings, scores, pairs, sft, dpo,
-evaluation.
-Stopped at any moment, the same command goes on.
+evaluation. Stopped at any moment, the same command goes on.
 """
 
 import sys
@@ -114,7 +113,7 @@ def train_dpo(settings: Settings) -> Stage:
 def prepare(settings: Settings) -> None:
     """What must hold before anything is computed: the data are there, later settings are right, earlier stages are
     removed."""
-    from train.options import lora_config, trainer_config
+    from train.options import trainer_config
 
     if settings.data.format == "tiny_world" and process()[0] == 0:
         from train.tiny_world import make_quickstart_data
@@ -124,9 +123,12 @@ def prepare(settings: Settings) -> None:
     last = settings.run.until or STAGES[-1]
     for which in ("train", "corpus", *(["test"] if last == "evaluation" else [])):
         data_file(settings, which)
-    lora_config(settings)
     for section in ("sft", "dpo"):
         trainer_config(section, settings, settings.run_dir / section / "checkpoints")
+    if STAGES.index(last) >= STAGES.index("sft"):
+        from train.policy import check_lora
+
+        check_lora(settings)
     if last == "evaluation":
         check_test(settings)
 

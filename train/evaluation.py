@@ -3,10 +3,8 @@
     python -m train.evaluation --config configs/quickstart.yaml
 
 Systems: `original` (the question as it stands), `history` (all user turns joined), `base` (the untrained rewriter),
-`sft`,
-`dpo`, `reference` (a person's rewrite). Writes `<run>/evaluation`: one record per turn, TREC runs and qrels,
-`per_turn.jsonl`,
-`metrics.json` and `table.md`.
+`sft`, `dpo`, `reference` (a person's rewrite). Writes `<run>/evaluation`: one record per turn, TREC runs and qrels,
+`per_turn.jsonl`, `metrics.json` and `table.md`.
 """
 
 from collections import Counter
@@ -193,7 +191,7 @@ def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    settings = read_settings(__doc__)
+    settings = read_settings(__doc__, alone=NAME)
     set_up_logging()
     evaluate(settings)
 

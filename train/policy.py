@@ -2,9 +2,9 @@
 
 import torch
 from peft import PeftModel, get_peft_model
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from core.errors import InputError
+from core.errors import InputError, first_line
 from core.language_model import load_language_model
 from core.settings import Settings
 from train.options import lora_config
@@ -15,17 +15,44 @@ ADAPTER = "adapter"
 def new_policy(settings: Settings) -> tuple[PeftModel, PreTrainedTokenizerBase]:
     """The base model with a trainable LoRA adapter: a fresh one, or `rewriter.adapter` to go on with."""
     torch.manual_seed(settings.run.seed)
-    lm = load_language_model(settings.rewriter.model, None, settings.rewriter.dtype)
+    chosen = settings.rewriter
+    lm = load_language_model(chosen.model, chosen.adapter, chosen.dtype, trainable=True)
+    return (lm.model if chosen.adapter else with_lora(lm.model, settings)), lm.tokenizer
+
+
+def with_lora(model: PreTrainedModel, settings: Settings) -> PeftModel:
+    """The model with a fresh adapter.
+
+    Raises:
+        InputError: PEFT finds no place for it, or refuses a value of the `lora` section.
+    """
+    try:
+        return get_peft_model(model, lora_config(settings))
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        raise InputError(f"`lora`: PEFT cannot add the adapter to {settings.rewriter.model}: {error}") from error
+
+
+def check_lora(settings: Settings) -> None:
+    """Try the `lora` section on the model's layers, without its weights, before anything is computed.
+
+    Raises:
+        InputError: the model cannot be read, or PEFT refuses.
+    """
     if settings.rewriter.adapter:
-        return PeftModel.from_pretrained(lm.model, settings.rewriter.adapter, is_trainable=True), lm.tokenizer
-    return get_peft_model(lm.model, lora_config(settings)), lm.tokenizer
+        return
+    try:
+        config = AutoConfig.from_pretrained(settings.rewriter.model)
+    except (OSError, ValueError) as error:
+        raise InputError(f"`rewriter.model`: {settings.rewriter.model} cannot be read: {first_line(error)}") from error
+    with torch.device("meta"):
+        with_lora(AutoModelForCausalLM.from_config(config), settings)
 
 
 def warmed_policy(settings: Settings) -> tuple[PeftModel, PreTrainedTokenizerBase]:
     """The base model with the trainable SFT adapter; TRL adds the frozen copy that is the reference."""
-    lm = load_language_model(settings.rewriter.model, None, settings.rewriter.dtype)
     adapter = settings.run_dir / "sft" / ADAPTER
-    return PeftModel.from_pretrained(lm.model, str(adapter), is_trainable=True), lm.tokenizer
+    lm = load_language_model(settings.rewriter.model, str(adapter), settings.rewriter.dtype, trainable=True)
+    return lm.model, lm.tokenizer
 
 
 def check_reference(model: PeftModel) -> None:

@@ -28,8 +28,7 @@ def check_rows(
     """Make sure that what the trainer will see is what the model sees in use.
 
     The prompt's tokens are a prefix of prompt + completion; the completion ends in an end-of-turn token (blanks after
-    it
-    aside); sequences that `max_length` cuts are counted and reported.
+    it aside); sequences that `max_length` cuts are counted and reported.
 
     Raises:
         InputError: a row fails, with its number and text; or every row would be cut.

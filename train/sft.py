@@ -61,7 +61,7 @@ def train_sft(settings: Settings) -> Stage:
 
 
 def main() -> None:
-    settings = read_settings(__doc__)
+    settings = read_settings(__doc__, alone=NAME)
     set_up_logging()
     train_sft(settings)
 

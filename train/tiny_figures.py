@@ -3,8 +3,8 @@
     python -m train.tiny_figures --model configs/tiny-model
 
 For every turn: the answer with a gold passage among three documents, with three that lack the answer, and with none;
-how often
-KeyEntropy is higher for the first list than for the second; how the most likely rewrite and the raw question retrieve.
+how often KeyEntropy is higher for the first list than for the second; how the most likely rewrite and the raw
+question retrieve.
 """
 
 import argparse
@@ -123,17 +123,14 @@ The most likely rewrite is therefore close to the raw question, and good ones ar
 The wording of a right rewrite was random; the model does not know which words the collection prefers.
 
 Made by `python -m train.tiny_model --out configs/tiny-model --seed {training["seed"]} --steps {training["steps"]}
---last_steps {training["last_steps"]}`:
-{training["tokens"] / 1e6:.1f}M tokens, {training["minutes"]:.0f} minutes on {training["machine"]},
-commit {training["commit"]}.
+--workers {training["processes"]}`: {training["tokens"] / 1e6:.1f}M tokens, {training["minutes"]:.0f} minutes on
+{training["machine"]}, commit {training["commit"]}.
 
 Figures on the dev world (`python -m train.tiny_figures --model configs/tiny-model`):
 
 | figure | value |
 |---|---|
-{rows}
-{training.get("note", "")}
-"""
+{rows}"""
 
 
 def main() -> None:

@@ -2,8 +2,7 @@
 entities.
 
 Several questions share one set of documents. They are branches on a common prefix, and a tree mask keeps them apart,
-so the
-documents are read once for all of them.
+so the documents are read once for all of them.
 """
 
 import random
@@ -69,8 +68,8 @@ def reading(
         rng: source of every choice.
         split: of the entities' names.
         most_documents: 0 to `most_documents` documents are given.
-        told: share of the questions that the documents answer. Three in ten sets allow abstaining from the others; else
-            these ask for a value that cannot be known, and the model learns to be unsure.
+        told: share of the questions that the documents answer. Three in ten sets allow abstaining from the others;
+            else these ask for a value that cannot be known, and the model learns to be unsure.
         branches: number of questions; two without documents.
     """
     world, favourite = mini_world(rng, split)
@@ -227,8 +226,7 @@ def tree(group: list[tuple[list[int], list[int]]]) -> tuple[list[int], list[int]
 
     Returns:
         Lists of equal length: token ids, branch numbers (0 for the prefix), positions, next tokens (-100 for none),
-        and
-        whether the next token is output (1.0) or not (0.0).
+        and whether the next token is output (1.0) or not (0.0).
     """
     prompts = [prompt for prompt, _ in group]
     shared = 0

@@ -140,7 +140,7 @@ class Trainer:
     """Training state: model, optimizers, next step.
 
     The data of a step depend on the seed and the step's number alone, so a run goes on exactly where it was stopped.
-    Where `torch.distributed` is set up, every process takes its share of each step's episodes, and gradients are added.
+    Where `torch.distributed` is set up, every process takes its share of a step's episodes, and gradients are added.
     """
 
     def __init__(self, out: Path, seed: int, steps: int, batch: int, lr: float):

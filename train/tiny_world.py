@@ -4,8 +4,7 @@ their facts.
     python -m train.tiny_world --out world --seed 0     # writes corpus.jsonl, train.jsonl, dev.jsonl, test.jsonl
 
 Everything follows from the seed. Names are made of syllables; a name stem belongs to exactly one split (train, dev,
-test or
-the language model's own training), so no entity of one split has ever been seen in another.
+test or the language model's own training), so no entity of one split has ever been seen in another.
 """
 
 import argparse
