@@ -1,4 +1,4 @@
-"""What is trained: adapters that cannot work are refused by name, before anything is computed or when they are read."""
+"""What is trained: adapters that cannot work are refused by name, before the run or when they are read."""
 
 import subprocess
 import sys

@@ -7,13 +7,14 @@ A turn's value is its mean over the runs; conversations, not runs, are what is r
 
 import argparse
 from collections import defaultdict
+from dataclasses import asdict
 from pathlib import Path
 
 from core.artifacts import read_json_lines
 from core.errors import InputError
 from core.runtime import run_command
 from retrieval.metrics import compare
-from train.tables import COMPARED, grid
+from train.tables import COMPARED, comparison_table, grid, mean, shown
 
 SHOWN = ("MRR@10", "R@10", "EM")
 
@@ -50,21 +51,16 @@ def main() -> None:
     arguments = parser.parse_args()
     values, groups = mean_over_runs(arguments.runs)
     systems = list(values[SHOWN[0]])
-    means = [
-        [s, *(f"{sum(v := values[m][s].values()) / len(v):.3f}" if values[m].get(s) else "" for m in SHOWN)]
-        for s in systems
-    ]
+    means = [[name, *(shown(mean(values[m].get(name, {}))) for m in SHOWN)] for name in systems]
     print(f"mean of {len(arguments.runs)} runs, {len(groups)} turns\n")
     print(grid(["system", *SHOWN], means))
-    rows = []
-    for a, b in COMPARED:
-        for measure in SHOWN:
-            if values[measure].get(a) and values[measure].get(b):
-                c = compare(values[measure][a], values[measure][b], groups, arguments.resamples)
-                rows.append(
-                    [f"{a} - {b}", measure, f"{c.difference:+.3f}", f"[{c.low:+.3f}, {c.high:+.3f}]", f"{c.p:.4f}"]
-                )
-    print(grid(["comparison", "metric", "difference", "95% interval", "p"], rows))
+    comparisons = [
+        {"a": a, "b": b, "metric": m} | asdict(compare(values[m][a], values[m][b], groups, arguments.resamples))
+        for a, b in COMPARED
+        for m in SHOWN
+        if values[m].get(a) and values[m].get(b)
+    ]
+    print(comparison_table(comparisons))
 
 
 if __name__ == "__main__":

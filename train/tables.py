@@ -86,46 +86,29 @@ def table_of(made: dict[str, Any]) -> str:
     """The figures as Markdown tables."""
     systems = made["systems"]
     columns = list(dict.fromkeys(measure for measures in systems.values() for measure in measures))
-    rows = [
-        [name, *("" if measures.get(c) is None else f"{measures[c]:.3f}" for c in columns)]
-        for name, measures in systems.items()
-    ]
+    rows = [[name, *(shown(measures.get(c)) for c in columns)] for name, measures in systems.items()]
     parts = [grid(["system", *columns], rows)]
     if made["by_kind"]:
-        head = ["kind", "turns", *(f"{name} {m}" for name in systems for m in ("MRR@10",))]
-        parts.append(
-            grid(
-                head,
-                [
-                    [
-                        kind,
-                        str(cell["turns"]),
-                        *(
-                            "" if cell[name].get("MRR@10") is None else f"{cell[name]['MRR@10']:.3f}"
-                            for name in systems
-                        ),
-                    ]
-                    for kind, cell in made["by_kind"].items()
-                ],
-            )
-        )
+        kinds = made["by_kind"].items()
+        rows = [[kind, str(cell["turns"]), *(shown(cell[s].get("MRR@10")) for s in systems)] for kind, cell in kinds]
+        parts.append(grid(["kind", "turns", *(f"{name} MRR@10" for name in systems)], rows))
     if made["comparisons"]:
-        parts.append(
-            grid(
-                ["comparison", "metric", "difference", "95% interval", "p"],
-                [
-                    [
-                        f"{c['a']} - {c['b']}",
-                        c["metric"],
-                        f"{c['difference']:+.3f}",
-                        f"[{c['low']:+.3f}, {c['high']:+.3f}]",
-                        f"{c['p']:.4f}",
-                    ]
-                    for c in made["comparisons"]
-                ],
-            )
-        )  # fmt: skip
+        parts.append(comparison_table(made["comparisons"]))
     return "\n".join(parts)
+
+
+def shown(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def comparison_table(comparisons: Sequence[dict[str, Any]]) -> str:
+    """Rows of `metrics.json`'s `comparisons` as a Markdown table."""
+    rows = [
+        [f"{c['a']} - {c['b']}", c["metric"], f"{c['difference']:+.3f}", f"[{c['low']:+.3f}, {c['high']:+.3f}]",
+         f"{c['p']:.4f}"]
+        for c in comparisons
+    ]  # fmt: skip
+    return grid(["comparison", "metric", "difference", "95% interval", "p"], rows)
 
 
 def grid(head: list[str], rows: list[list[str]]) -> str:
