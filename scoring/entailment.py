@@ -1,0 +1,109 @@
+"""Whether one text entails another: by a sequence-classification model, or by exact match."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from core.errors import InputError, first_line
+from scoring.answers import normalise
+
+LABELS = ("contradiction", "neutral", "entailment")
+Text = tuple[str, str]  # premise, hypothesis
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The likeliest of `LABELS`, and the probability of entailment."""
+
+    label: str
+    entails: float
+
+
+class Entailment(Protocol):
+    """A judge of (premise, hypothesis) pairs."""
+
+    def judge(self, pairs: Sequence[Text]) -> list[Verdict]: ...
+
+
+class ExactMatch:
+    """Entailment is equality after normalisation; everything else is neutral. Needs no model."""
+
+    def judge(self, pairs: Sequence[Text]) -> list[Verdict]:
+        equal = [normalise(premise) == normalise(hypothesis) for premise, hypothesis in pairs]
+        return [Verdict("entailment", 1.0) if one else Verdict("neutral", 0.0) for one in equal]
+
+
+class EntailmentModel:
+    """A natural-language-inference model of Transformers; identical pairs are judged once.
+
+    Args:
+        name: folder or Hub id of a sequence-classification model with three labels, named in its config.
+        batch_tokens: tokens per batch.
+
+    Raises:
+        InputError: the model cannot be loaded, or its labels are not those of entailment.
+    """
+
+    def __init__(self, name: str, batch_tokens: int = 16384):
+        import torch
+        from safetensors import SafetensorError
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        self.name, self.batch_tokens = name, batch_tokens
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(name)
+            model = AutoModelForSequenceClassification.from_pretrained(name, use_safetensors=True)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise InputError(
+                f"`scoring.entailment`: {name} cannot be loaded: {first_line(error)} "
+                f"Weights must be safetensors; `exact` needs no model."
+            ) from error
+        self.model = model.to(self.device).eval()
+        self.columns = columns_of(name, model.config.id2label)
+        self.known: dict[Text, Verdict] = {}
+
+    def judge(self, pairs: Sequence[Text]) -> list[Verdict]:
+        from core.language_model import batches_by_tokens
+
+        new = [pair for pair in dict.fromkeys(pairs) if pair not in self.known]
+        if new:
+            ids = self.tokenizer([p for p, _ in new], [h for _, h in new], truncation=True)["input_ids"]
+            for batch in batches_by_tokens([len(row) for row in ids], self.batch_tokens):
+                self._read([new[i] for i in batch])
+        return [self.known[pair] for pair in pairs]
+
+    def _read(self, pairs: Sequence[Text]) -> None:
+        import torch
+
+        premises, hypotheses = zip(*pairs, strict=True)
+        inputs = self.tokenizer(
+            list(premises), list(hypotheses), truncation=True, padding=True, return_tensors="pt"
+        ).to(self.device)
+        with torch.inference_mode():
+            rows = self.model(**inputs).logits.float().softmax(-1)[:, self.columns]
+        for pair, row in zip(pairs, rows.tolist(), strict=True):
+            self.known[pair] = Verdict(LABELS[row.index(max(row))], row[2])
+
+
+def columns_of(name: str, labels: dict[int, str]) -> list[int]:
+    """The model's output columns in the order of `LABELS`.
+
+    Raises:
+        InputError: a label is missing, or there are others.
+    """
+    found = []
+    for wanted in LABELS:
+        columns = [column for column, label in labels.items() if wanted[:7] in label.lower()]
+        if len(columns) != 1:
+            raise InputError(
+                f"`scoring.entailment`: {name} has the labels {', '.join(labels.values())}; "
+                f"one each of {', '.join(LABELS)} is needed."
+            )
+        found.append(int(columns[0]))
+    return found
+
+
+def load_entailment(name: str, batch_tokens: int) -> Entailment:
+    """The judge that `scoring.entailment` names: `exact`, or a model."""
+    return ExactMatch() if name == "exact" else EntailmentModel(name, batch_tokens)

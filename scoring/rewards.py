@@ -1,0 +1,284 @@
+"""Every reward by name: which labels it needs, which passes of the generator, and its value for a document list."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, pstdev
+
+from core.errors import InputError
+from core.language_model import LanguageModel, batches_by_tokens, chat_ids, decode, fitting, score_continuations
+from core.records import Score, Turn
+from core.runtime import seed_of
+from core.settings import ScoringSettings, nearest
+from scoring import grogu, seper
+from scoring.answers import abstains
+from scoring.entailment import Entailment
+from scoring.generator import Reading, answer_all, prompt_of
+from scoring.prompts import answer_messages
+from scoring.references import answer_logprob, reciprocal_rank
+from scoring.udcg import no_res_probs, udcg
+
+NEEDS = {
+    "udcg": "relevant",
+    "reciprocal_rank": "relevant",
+    "delta_seper_soft": "answers",
+    "delta_seper_hard": "answers",
+    "answer_logprob": "answers",
+}
+REWARDS = (*grogu.REWARDS, *NEEDS)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One document list to judge.
+
+    Args:
+        reading: the question in its conversation, and the documents in rank order.
+        relevant: for each document whether it holds the answer; None where that is not known.
+        answers: reference answers.
+        scores: the retriever's score of each document.
+    """
+
+    reading: Reading
+    relevant: tuple[bool, ...] | None = None
+    answers: tuple[str, ...] = ()
+    scores: tuple[float, ...] = ()
+
+
+def parts_of(rule: ScoringSettings) -> list[str]:
+    """The rewards that a setting computes: one, or those that `weighted` adds up.
+
+    Raises:
+        InputError: `weighted` has no weights, or a name is no reward.
+    """
+    if rule.reward != "weighted":
+        return [rule.reward]
+    if not rule.weights:
+        raise InputError(
+            "`scoring.reward: weighted` needs `scoring.weights`, such as {key_entropy: 1.0, udcg: 0.5}."
+        )
+    for name, weight in rule.weights.items():
+        if name not in REWARDS:
+            raise InputError(f"`scoring.weights` has `{name}`; {nearest(name, list(REWARDS))}")
+        if not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise InputError(f"`scoring.weights.{name}` must be a number, got {weight!r}.")
+    return list(rule.weights)
+
+
+def check_labels(turns: Sequence[Turn], rule: ScoringSettings, where: str) -> None:
+    """Make sure, before anything is computed, that every turn has the labels of the reward.
+
+    Raises:
+        InputError: names the reward, the field and in how many turns it is missing.
+    """
+    for name in parts_of(rule):
+        wanted = NEEDS.get(name)
+        missing = sum(not getattr(turn, wanted) for turn in turns) if wanted else 0
+        if missing:
+            raise InputError(
+                f"the reward `{name}` needs `{wanted}` in every turn; {missing} of {len(turns)} turns of {where} have "
+                f"none. `key_entropy` needs no label."
+            )
+
+
+@dataclass
+class Judge:
+    """Computes rewards.
+
+    Args:
+        lm: the generator; None when no reward needs one (`reciprocal_rank`).
+        rule: the `scoring` settings.
+        max_new_tokens: longest answer.
+        batch_tokens: tokens per batch.
+        entailment: the judge of Delta-SePer.
+        seed: of the answers that Delta-SePer samples.
+    """
+
+    lm: LanguageModel | None
+    rule: ScoringSettings
+    max_new_tokens: int
+    batch_tokens: int
+    entailment: Entailment | None = None
+    seed: int = 0
+    _believed: dict[tuple, list[seper.Sampled]] = field(default_factory=dict)
+
+    def scores(self, items: Sequence[Item], names: Sequence[str]) -> list[dict[str, Score]]:
+        """The rewards of document lists.
+
+        Args:
+            items: duplicates share their passes.
+            names: of `REWARDS`.
+
+        Returns:
+            For each item, name -> score; without a value, but with the reason, where there is none.
+        """
+        columns: dict[str, list[Score]] = {}
+        if set(names) & set(grogu.REWARDS):
+            columns |= self._grogu(items, [name for name in names if name in grogu.REWARDS])
+        own = {
+            "udcg": self._udcg,
+            "reciprocal_rank": self._reciprocal_rank,
+            "answer_logprob": self._answer_logprob,
+            "delta_seper_soft": lambda some: self._delta_seper(some, seper.soft),
+            "delta_seper_hard": lambda some: self._delta_seper(some, seper.hard),
+        }
+        columns |= {name: own[name](items) for name in names if name in own}
+        made = [{name: columns[name][i] for name in names} for i in range(len(items))]
+        for item, scores in zip(items, made, strict=True):
+            if not item.reading.documents:
+                scores.update({name: Score(None, error="no documents retrieved") for name in scores})
+        return made
+
+    def _grogu(self, items: Sequence[Item], names: Sequence[str]) -> dict[str, list[Score]]:
+        rule = self.rule
+        answered = answer_all(self.lm, [item.reading for item in items], self.max_new_tokens, self.batch_tokens)
+        made: dict[str, list[Score]] = {name: [] for name in names}
+        for item, given in zip(items, answered, strict=True):
+            notes = {"abstains": abstains(given.answer), "cut": given.cut, "ended": given.ended}
+            for name in names:
+                if item.reading.documents and given.cut == len(item.reading.documents):
+                    score = Score(None, given.answer, error="no document fits the generator's context")
+                else:
+                    score = grogu.score_of(
+                        given.stats, given.answer, name, rule.alpha, rule.fallback, rule.fallback_by, rule.log_ppl
+                    )
+                made[name].append(replace(score, **notes))
+        return made
+
+    def _udcg(self, items: Sequence[Item]) -> list[Score]:
+        rule = self.rule
+        alone = [
+            Reading(item.reading.history, item.reading.question, (document,))
+            for item in items
+            for document in item.reading.documents
+        ]
+        probabilities = iter(no_res_probs(self.lm, alone, self.batch_tokens, rule.abstention))
+        made = []
+        for item in items:
+            given = tuple(next(probabilities) for _ in item.reading.documents)
+            if item.relevant is None:
+                made.append(Score(None, error="no relevance labels"))
+            elif not all(map(math.isfinite, given)):
+                made.append(Score(None, error="the model gave a value that is not a number"))
+            elif given:
+                weights = (rule.relevant_weight, rule.irrelevant_weight)
+                made.append(Score(udcg(given, item.relevant, *weights, rule.normalise), no_res=given))
+            else:
+                made.append(Score(None))
+        return made
+
+    def _reciprocal_rank(self, items: Sequence[Item]) -> list[Score]:
+        return [
+            Score(None, error="no relevance labels")
+            if item.relevant is None
+            else Score(reciprocal_rank(item.relevant))
+            for item in items
+        ]
+
+    def _answer_logprob(self, items: Sequence[Item]) -> list[Score]:
+        """The best over the references; each (question, document, reference) is read once."""
+        wanted = [
+            (Reading(item.reading.history, item.reading.question, (document,)), answer)
+            for item in items
+            for document in item.reading.documents
+            for answer in item.answers
+        ]
+        distinct = list(dict.fromkeys(wanted))
+        rows = [self._reply(reading, answer) for reading, answer in distinct]
+        known: dict[tuple[Reading, str], float] = {}
+        for batch in batches_by_tokens([len(p) + len(a) for p, a in rows], self.batch_tokens):
+            outputs = score_continuations(self.lm, [rows[i][0] for i in batch], [rows[i][1] for i in batch])
+            for i, output in zip(batch, outputs, strict=True):
+                known[distinct[i]] = math.fsum(output.logprobs)
+        logprobs, made = iter(known[one] for one in wanted), []
+        for item in items:
+            table = [[next(logprobs) for _ in item.answers] for _ in item.reading.documents]
+            if not item.answers:
+                made.append(Score(None, error="no reference answers"))
+            elif not table:
+                made.append(Score(None))
+            else:
+                scores = item.scores or (0.0,) * len(table)
+                made.append(Score(max(answer_logprob(scores, column) for column in zip(*table, strict=True))))
+        return made
+
+    def _reply(self, reading: Reading, answer: str) -> tuple[list[int], list[int]]:
+        """Token ids of a prompt and of an answer to it, end-of-turn tokens left out."""
+        prompt, _ = prompt_of(self.lm, reading, self.max_new_tokens)
+        messages = fitting(self.lm.tokenizer, answer_messages([], "?", []))
+        empty = chat_ids(self.lm.tokenizer, answer_messages([], "?", []))
+        reply = [*messages, {"role": "assistant", "content": answer}]
+        ids = self.lm.tokenizer.apply_chat_template(reply, return_dict=False)[len(empty) :]
+        while ids and (ids[-1] in self.lm.stop_ids or not self.lm.tokenizer.decode([ids[-1]]).strip()):
+            ids = ids[:-1]
+        return prompt, ids
+
+    def _delta_seper(self, items: Sequence[Item], measure) -> list[Score]:
+        bare = [Reading(item.reading.history, item.reading.question, ()) for item in items]
+        self._believe([item.reading for item in items if item.answers] + [b for b, i in zip(bare, items, strict=True) if i.answers])
+        rule, made = self.rule, []
+        options = {"aggregate": rule.aggregate}
+        options |= {"kernel": rule.kernel} if measure is seper.soft else {"loose": rule.clusters == "loose"}
+        for item, without in zip(items, bare, strict=True):
+            if not item.answers:
+                made.append(Score(None, error="no reference answers"))
+                continue
+            with_, before = (
+                measure(self._believed[reading], item.answers, reading.question, self.entailment, **options)
+                for reading in (item.reading, without)
+            )
+            made.append(Score(with_ - before, likeliest(self._believed[item.reading])))
+        return made
+
+    def _believe(self, readings: Sequence[Reading]) -> None:
+        """Sample the answers of readings that are not known yet; what a sample says follows from seed and reading."""
+        from rewriter.sampling import noise_of, sampler
+
+        rule = self.rule
+        new = [reading for reading in dict.fromkeys(readings) if reading not in self._believed]
+        prompts = [prompt_of(self.lm, reading, rule.sample_tokens)[0] for reading in new]
+        for batch in batches_by_tokens([len(p) + rule.samples * rule.sample_tokens for p in prompts], self.batch_tokens):
+            import torch
+
+            noise = torch.cat([noise_of(self.seed, repr(new[i]), rule.samples, rule.sample_tokens) for i in batch])
+            pick = sampler(noise.to(self.lm.device), 1.0, 1.0)
+            outputs = decode(self.lm, [prompts[i] for i in batch], rule.sample_tokens, pick, rule.samples)
+            for i, samples in zip(batch, outputs, strict=True):
+                self._believed[new[i]] = [
+                    seper.Sampled(
+                        self.lm.tokenizer.decode(one.ids, skip_special_tokens=True).strip(),
+                        math.fsum(one.logprobs) / len(one.logprobs) if one.logprobs else one.end_logprob,
+                    )
+                    for one in samples
+                ]
+
+
+def likeliest(answers: Sequence[seper.Sampled]) -> str:
+    return max(answers, key=lambda answer: answer.logprob).text
+
+
+def standardised(values: Sequence[float | None]) -> list[float | None]:
+    """Values of one turn's lists with mean 0 and standard deviation 1; all 0 where they are equal."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return list(values)
+    middle, spread = fmean(known), pstdev(known)
+    return [None if value is None else (value - middle) / spread if spread else 0.0 for value in values]
+
+
+def weighted(parts: Sequence[dict[str, float | None]], weights: dict[str, float]) -> list[float | None]:
+    """The `weighted` reward of one turn's lists: the weighted sum of standardised rewards.
+
+    Args:
+        parts: for each list, reward -> value.
+        weights: reward -> weight.
+
+    Returns:
+        One value per list; None where a reward has none.
+    """
+    columns = {name: standardised([part[name] for part in parts]) for name in weights}
+    rows = [{name: columns[name][i] for name in weights} for i in range(len(parts))]
+    return [
+        None if None in row.values() else math.fsum(weights[name] * value for name, value in row.items())
+        for row in rows
+    ]
