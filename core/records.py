@@ -84,7 +84,12 @@ class TokenStats:
 
 @dataclass(frozen=True)
 class Score:
-    """The utility of one document list for one turn. `value` is None when there is none, and `error` says why."""
+    """The utility of one document list for one turn. `value` is None when there is none, and `error` says why.
+
+    With a GROGU reward: the `answer`, the positions of its `key` tokens and the `rule` that chose them, whether it
+    reads like an abstention, whether it `ended`, how many documents were `cut` for want of room. With UDCG: `no_res`,
+    the probability that the generator abstains from each document alone. With `weighted`: the values of its `parts`.
+    """
 
     value: float | None
     answer: str = ""
@@ -93,6 +98,10 @@ class Score:
     key: tuple[int, ...] = ()
     stats: TokenStats | None = None
     abstains: bool = False
+    ended: bool = True
+    cut: int = 0
+    no_res: tuple[float, ...] = ()
+    parts: dict[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -124,24 +124,51 @@ class RetrievalSettings:
 
 @dataclass
 class ScoringSettings:
-    """The reward: GROGU utilities of a document list.
+    """The reward of a document list.
 
     Args:
-        reward: `key_entropy`, `entropy`, `key_ppl` or `ppl`.
+        reward: `key_entropy`, `entropy`, `key_ppl`, `ppl` (GROGU, no labels); `udcg`, `reciprocal_rank` (need
+            `relevant`); `delta_seper_soft`, `delta_seper_hard`, `answer_logprob` (need `answers`); or `weighted`.
+        weights: for `weighted`: reward -> weight; each reward is standardised over a turn's document lists first.
         question: what the generator is asked: the `conversation` (the same for every candidate) or the candidate
             (`rewrite`).
-        alpha: a token is key when the documents change its entropy by more than this many nats.
-        fallback: share of tokens taken, highest entropy first, when none is key.
-        fallback_by: entropy that the fallback sorts by.
-        log_ppl: difference of mean log-likelihoods in place of perplexities.
+        alpha: GROGU: a token is key when the documents change its entropy by more than this many nats.
+        fallback: GROGU: share of tokens taken, highest entropy first, when none is key.
+        fallback_by: GROGU: entropy that the fallback sorts by.
+        log_ppl: GROGU: difference of mean log-likelihoods in place of perplexities.
+        abstention: UDCG: probability of the first token of "NO-RESPONSE" (`first_token`) or of all of it (`sequence`).
+        relevant_weight: UDCG: weight of a relevant document.
+        irrelevant_weight: UDCG: weight of another document.
+        normalise: UDCG: divide by `all` documents, or `per_class`.
+        samples: Delta-SePer: answers sampled with, and without, the documents.
+        sample_tokens: Delta-SePer: longest sampled answer.
+        kernel: Delta-SePer, soft: `bidirectional_max` or `response_entails`.
+        aggregate: Delta-SePer: `max` or `mean` over several reference answers.
+        clusters: Delta-SePer, hard: answers are one cluster when each entails the other (`strict`), or when neither
+            contradicts and not both are neutral (`loose`).
+        entailment: Delta-SePer: folder or Hub id of an entailment model, or `exact` (normalised exact match).
     """
 
-    reward: Literal["key_entropy", "entropy", "key_ppl", "ppl"] = "key_entropy"
+    reward: Literal[
+        "key_entropy", "entropy", "key_ppl", "ppl", "udcg", "delta_seper_soft", "delta_seper_hard",
+        "reciprocal_rank", "answer_logprob", "weighted",
+    ] = "key_entropy"  # fmt: skip
+    weights: dict[str, float] = field(default_factory=dict)
     question: Literal["conversation", "rewrite"] = "conversation"
     alpha: float = 0.05
     fallback: float = 0.10
     fallback_by: Literal["ungrounded", "grounded"] = "ungrounded"
     log_ppl: bool = False
+    abstention: Literal["first_token", "sequence"] = "first_token"
+    relevant_weight: float = 1.0
+    irrelevant_weight: float = -1 / 3
+    normalise: Literal["all", "per_class"] = "all"
+    samples: int = 10
+    sample_tokens: int = 128
+    kernel: Literal["bidirectional_max", "response_entails"] = "bidirectional_max"
+    aggregate: Literal["max", "mean"] = "max"
+    clusters: Literal["strict", "loose"] = "strict"
+    entailment: str = "microsoft/deberta-v2-xlarge-mnli"
 
 
 @dataclass
@@ -316,7 +343,7 @@ def check_ranges(settings: Settings) -> None:
     at_least = {
         "rewriter.n": 2, "rewriter.max_new_tokens": 1, "rewriter.batch_tokens": 1, "generator.max_new_tokens": 1,
         "generator.batch_tokens": 1, "retrieval.k": 1, "retrieval.depth": 1, "scoring.alpha": 0, "pairs.min_gap": 0,
-        "evaluation.resamples": 1, "retrieval.k1": 0, "run.limit": 1,
+        "evaluation.resamples": 1, "retrieval.k1": 0, "run.limit": 1, "scoring.samples": 1, "scoring.sample_tokens": 1,
     }  # fmt: skip
     shares = ["pairs.drop_fraction", "rewriter.top_p", "scoring.fallback", "run.max_failed_fraction", "retrieval.b"]
     for key, least in at_least.items():

@@ -17,7 +17,7 @@ def reciprocal_rank(relevant: Sequence[bool]) -> float:
 
 
 def answer_logprob(scores: Sequence[float], logprobs: Sequence[float]) -> float:
-    """Log of the probability of an answer, each document's share weighted by the retriever: `log sum_d P(d) P(a | q, d)`.
+    """Log-probability of an answer, the documents weighted by the retriever: `log sum_d P(d) P(a | q, d)`.
 
     Args:
         scores: the retriever's score of each document; `P(d)` is their softmax.

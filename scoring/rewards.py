@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, pstdev
 
-from core.errors import InputError
+import torch
+
 from core.language_model import LanguageModel, batches_by_tokens, chat_ids, decode, fitting, score_continuations
-from core.records import Score, Turn
-from core.runtime import seed_of
-from core.settings import ScoringSettings, nearest
+from core.records import Score
+from core.settings import ScoringSettings
+from rewriter.sampling import noise_of, sampler
 from scoring import grogu, seper
 from scoring.answers import abstains
 from scoring.entailment import Entailment
@@ -17,15 +18,6 @@ from scoring.generator import Reading, answer_all, prompt_of
 from scoring.prompts import answer_messages
 from scoring.references import answer_logprob, reciprocal_rank
 from scoring.udcg import no_res_probs, udcg
-
-NEEDS = {
-    "udcg": "relevant",
-    "reciprocal_rank": "relevant",
-    "delta_seper_soft": "answers",
-    "delta_seper_hard": "answers",
-    "answer_logprob": "answers",
-}
-REWARDS = (*grogu.REWARDS, *NEEDS)
 
 
 @dataclass(frozen=True)
@@ -43,42 +35,6 @@ class Item:
     relevant: tuple[bool, ...] | None = None
     answers: tuple[str, ...] = ()
     scores: tuple[float, ...] = ()
-
-
-def parts_of(rule: ScoringSettings) -> list[str]:
-    """The rewards that a setting computes: one, or those that `weighted` adds up.
-
-    Raises:
-        InputError: `weighted` has no weights, or a name is no reward.
-    """
-    if rule.reward != "weighted":
-        return [rule.reward]
-    if not rule.weights:
-        raise InputError(
-            "`scoring.reward: weighted` needs `scoring.weights`, such as {key_entropy: 1.0, udcg: 0.5}."
-        )
-    for name, weight in rule.weights.items():
-        if name not in REWARDS:
-            raise InputError(f"`scoring.weights` has `{name}`; {nearest(name, list(REWARDS))}")
-        if not isinstance(weight, int | float) or not math.isfinite(weight):
-            raise InputError(f"`scoring.weights.{name}` must be a number, got {weight!r}.")
-    return list(rule.weights)
-
-
-def check_labels(turns: Sequence[Turn], rule: ScoringSettings, where: str) -> None:
-    """Make sure, before anything is computed, that every turn has the labels of the reward.
-
-    Raises:
-        InputError: names the reward, the field and in how many turns it is missing.
-    """
-    for name in parts_of(rule):
-        wanted = NEEDS.get(name)
-        missing = sum(not getattr(turn, wanted) for turn in turns) if wanted else 0
-        if missing:
-            raise InputError(
-                f"the reward `{name}` needs `{wanted}` in every turn; {missing} of {len(turns)} turns of {where} have "
-                f"none. `key_entropy` needs no label."
-            )
 
 
 @dataclass
@@ -215,7 +171,8 @@ class Judge:
 
     def _delta_seper(self, items: Sequence[Item], measure) -> list[Score]:
         bare = [Reading(item.reading.history, item.reading.question, ()) for item in items]
-        self._believe([item.reading for item in items if item.answers] + [b for b, i in zip(bare, items, strict=True) if i.answers])
+        labelled = [i for i, item in enumerate(items) if item.answers]
+        self._believe([reading for i in labelled for reading in (items[i].reading, bare[i])])
         rule, made = self.rule, []
         options = {"aggregate": rule.aggregate}
         options |= {"kernel": rule.kernel} if measure is seper.soft else {"loose": rule.clusters == "loose"}
@@ -232,14 +189,11 @@ class Judge:
 
     def _believe(self, readings: Sequence[Reading]) -> None:
         """Sample the answers of readings that are not known yet; what a sample says follows from seed and reading."""
-        from rewriter.sampling import noise_of, sampler
-
         rule = self.rule
         new = [reading for reading in dict.fromkeys(readings) if reading not in self._believed]
         prompts = [prompt_of(self.lm, reading, rule.sample_tokens)[0] for reading in new]
-        for batch in batches_by_tokens([len(p) + rule.samples * rule.sample_tokens for p in prompts], self.batch_tokens):
-            import torch
-
+        room = rule.samples * rule.sample_tokens
+        for batch in batches_by_tokens([len(prompt) + room for prompt in prompts], self.batch_tokens):
             noise = torch.cat([noise_of(self.seed, repr(new[i]), rule.samples, rule.sample_tokens) for i in batch])
             pick = sampler(noise.to(self.lm.device), 1.0, 1.0)
             outputs = decode(self.lm, [prompts[i] for i in batch], rule.sample_tokens, pick, rule.samples)

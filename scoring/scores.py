@@ -8,7 +8,7 @@ Reads the turns, the collection, `<run>/candidates` and `<run>/rankings`; writes
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from core.artifacts import Stage, completed, sha256
@@ -19,8 +19,7 @@ from core.settings import Settings, read_settings
 from core.stages import carry_out, shared_out
 from retrieval.corpus import read_corpus
 from rewriter.conversations import read_turns
-from scoring.answers import abstains
-from scoring.grogu import score_of
+from scoring.labels import check_labels, parts_of
 
 NAME = "scores"
 BATCH = 32  # turns whose document lists are scored together
@@ -28,10 +27,11 @@ BATCH = 32  # turns whose document lists are scored together
 
 @dataclass(frozen=True)
 class Job:
-    """The distinct document lists of one turn. `questions` holds what the generator is asked beside each list."""
+    """The distinct document lists of one turn: documents with the retriever's scores, and what the generator is asked
+    beside each."""
 
     turn: Turn
-    lists: tuple[tuple[str, ...], ...]
+    lists: tuple[tuple[tuple[str, float], ...], ...]
     questions: tuple[str, ...]
     list_of: tuple[int, ...]
 
@@ -40,7 +40,13 @@ class Job:
         return self.turn.id
 
 
-def job_of(turn: Turn, candidates: list[str], rankings: list[list[list]], question: str) -> Job:
+def job_of(
+    turn: Turn,
+    candidates: list[str],
+    rankings: list[list[list]],
+    question: str = "conversation",
+    by_score: bool = False,
+) -> Job:
     """Merge the candidates that ask the same of the same documents.
 
     Args:
@@ -48,13 +54,18 @@ def job_of(turn: Turn, candidates: list[str], rankings: list[list[list]], questi
         candidates: its rewrites.
         rankings: for each, `[document, score]` in rank order.
         question: `conversation` or `rewrite` (`scoring.question`).
+        by_score: whether lists that differ in the retriever's scores alone are different.
     """
     asked = [text if question == "rewrite" else turn.question for text in candidates]
-    keys = [(tuple(doc for doc, _ in ranking), text) for ranking, text in zip(rankings, asked, strict=True)]
-    distinct = list(dict.fromkeys(keys))
-    return Job(
-        turn, tuple(d for d, _ in distinct), tuple(q for _, q in distinct), tuple(distinct.index(key) for key in keys)
-    )
+    distinct: dict[tuple, tuple] = {}
+    keys = []
+    for text, ranking in zip(asked, rankings, strict=True):
+        hits = tuple((doc, score) for doc, score in ranking)
+        keys.append((hits if by_score else tuple(doc for doc, _ in hits), text))
+        distinct.setdefault(keys[-1], (hits, text))
+    order = list(distinct)
+    lists, questions = zip(*distinct.values(), strict=True) if distinct else ((), ())
+    return Job(turn, lists, questions, tuple(order.index(key) for key in keys))
 
 
 def scores_stage(settings: Settings) -> Stage:
@@ -73,6 +84,8 @@ def scores_stage(settings: Settings) -> Stage:
         "train": train,
         "model": fingerprint(*generator_model(settings)),
     }
+    if any(name.startswith("delta_seper") for name in parts_of(settings.scoring)):
+        inputs["entailment"] = fingerprint(settings.scoring.entailment)
     return Stage(settings.run_dir / NAME, decided, inputs, process()[0])
 
 
@@ -85,73 +98,92 @@ def generator_model(settings: Settings) -> tuple[str, str | None]:
 
 def make_scores(settings: Settings) -> Stage:
     """Bring the stage to its end."""
+    names = parts_of(settings.scoring)
 
     def plan() -> list[list[Job]]:
         turns = {turn.id: turn for turn in read_turns(data_file(settings, "train"), settings.run.limit)}
+        check_labels(list(turns.values()), settings.scoring, str(data_file(settings, "train")))
         texts = {
             record["id"]: [candidate["text"] for candidate in record["candidates"]]
             for record in completed(settings.run_dir / "candidates").records()
         }
+        by_score = "answer_logprob" in names
         jobs = [
-            job_of(turns[record["id"]], texts[record["id"]], record["rankings"], settings.scoring.question)
+            job_of(turns[record["id"]], texts[record["id"]], record["rankings"], settings.scoring.question, by_score)
             for record in completed(settings.run_dir / "rankings").records()
         ]
         return shared_out(sorted(jobs, key=lambda job: job.id), BATCH)
 
     def worker():
-        from core.language_model import load_language_model
-
-        lm = load_language_model(*generator_model(settings), settings.generator.dtype)
         passages = {passage.id: passage.content for passage in read_corpus(data_file(settings, "corpus"))}
+        judge = judge_of(settings, names)
 
         def make(jobs: list[Job]) -> list[dict[str, Any]]:
-            scored = iter(
-                score_lists(lm, settings, [(job, i) for job in jobs for i in range(len(job.lists))], passages)
-            )
-            return [
-                {
-                    "id": job.id,
-                    "lists": [{"documents": list(docs)} | next(scored) for docs in job.lists],
-                    "list_of": job.list_of,
-                }
-                for job in jobs
-            ]
+            scored = iter(score_lists(judge, names, settings, jobs, passages))
+            return [{"id": job.id, "lists": [next(scored) for _ in job.lists], "list_of": job.list_of} for job in jobs]
 
         return make
 
-    stage = carry_out(scores_stage(settings), plan, worker, summarise, settings.run.max_failed_fraction)
-    return stage
+    return carry_out(scores_stage(settings), plan, worker, summarise, settings.run.max_failed_fraction)
+
+
+def judge_of(settings: Settings, names: list[str]):
+    """What computes the rewards of these names: models are loaded only when one needs them."""
+    from core.language_model import load_language_model
+    from scoring.entailment import load_entailment
+    from scoring.rewards import Judge
+
+    made = settings.generator
+    lm = load_language_model(*generator_model(settings), made.dtype) if set(names) - {"reciprocal_rank"} else None
+    seper = any(name.startswith("delta_seper") for name in names)
+    entailment = load_entailment(settings.scoring.entailment, made.batch_tokens) if seper else None
+    return Judge(lm, settings.scoring, made.max_new_tokens, made.batch_tokens, entailment, settings.run.seed)
 
 
 def score_lists(
-    lm, settings: Settings, wanted: list[tuple[Job, int]], passages: dict[str, str]
+    judge, names: list[str], settings: Settings, jobs: list[Job], passages: dict[str, str]
 ) -> list[dict[str, Any]]:
-    """Score document lists with the reward of the settings; one JSON-ready record each, in order."""
-    from scoring.generator import Reading, answer_all
+    """Score the document lists of several turns; one JSON-ready record each, in order."""
+    from scoring.rewards import weighted
 
-    rule = settings.scoring
-    readings = [
-        Reading.of(
-            () if rule.question == "rewrite" else job.turn.history,
-            job.questions[i],
-            [passages[doc] for doc in job.lists[i]],
-        )
-        for job, i in wanted
-    ]
-    answered = answer_all(lm, readings, settings.generator.max_new_tokens, settings.generator.batch_tokens)
+    items = [item_of(job, i, settings.scoring.question, passages) for job in jobs for i in range(len(job.lists))]
+    scored = iter(judge.scores(items, names))
     made = []
-    for (job, i), given in zip(wanted, answered, strict=True):
-        if not job.lists[i]:
-            score = Score(None, given.answer, error="no documents retrieved")
-        elif given.cut == len(job.lists[i]):
-            score = Score(None, given.answer, error="no document fits the generator's context")
-        else:
-            score = score_of(
-                given.stats, given.answer, rule.reward, rule.alpha, rule.fallback, rule.fallback_by, rule.log_ppl
-            )
-        notes = {"abstains": abstains(given.answer), "cut": given.cut, "ended": given.ended}
-        made.append({k: v for k, v in asdict(score).items() if v is not None or k == "value"} | notes)
+    for job in jobs:
+        found = [next(scored) for _ in job.lists]
+        scores = [of[names[0]] for of in found]
+        if settings.scoring.reward == "weighted":
+            parts = [{name: score.value for name, score in of.items()} for of in found]
+            errors = [next((score.error for score in of.values() if score.error), None) for of in found]
+            scores = [
+                replace(score, value=value, parts=part, error=error)
+                for score, value, part, error in zip(
+                    scores, weighted(parts, settings.scoring.weights), parts, errors, strict=True
+                )
+            ]
+        made += [record_of(hits, score) for hits, score in zip(job.lists, scores, strict=True)]
     return made
+
+
+def item_of(job: Job, i: int, question: str, passages: dict[str, str]):
+    """One document list as what the rewards judge."""
+    from scoring.generator import Reading
+    from scoring.rewards import Item
+
+    turn, hits = job.turn, job.lists[i]
+    history = () if question == "rewrite" else turn.history
+    return Item(
+        Reading.of(history, job.questions[i], [passages[doc] for doc, _ in hits]),
+        tuple(turn.relevant.get(doc, 0) >= 1 for doc, _ in hits) if turn.relevant else None,
+        turn.answers,
+        tuple(score for _, score in hits),
+    )
+
+
+def record_of(hits: Iterable[tuple[str, float]], score: Score) -> dict[str, Any]:
+    """A score as it is written: its documents, its value, and what is not empty."""
+    made = {key: value for key, value in asdict(score).items() if value not in (None, (), {}, "") or key == "value"}
+    return {"documents": [doc for doc, _ in hits]} | made
 
 
 def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:

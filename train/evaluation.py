@@ -9,7 +9,7 @@ Systems: `original` (the question as it stands), `history` (all user turns joine
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from core.artifacts import Stage, completed, sha256
@@ -22,7 +22,7 @@ from core.stages import carry_out, shared_out
 from retrieval.corpus import read_corpus
 from retrieval.retriever import retriever_of
 from rewriter.conversations import read_turns
-from scoring.scores import Job, generator_model, score_lists
+from scoring.scores import generator_model
 
 NAME = "evaluation"
 TRAINED = ("base", "sft", "dpo")
@@ -164,22 +164,20 @@ def evaluate(settings: Settings) -> Stage:
 def add_answers(
     generator, settings: Settings, batch: list[Turn], found: dict[str, list[dict]], passages: dict[str, str]
 ) -> None:
-    """Answer each turn from each system's documents, equal lists once; add `answer` and `utility`."""
-    same = replace(settings.scoring, question="conversation")  # every system's documents answer the same question
-    settings = replace(settings, scoring=same)
-    jobs = []
-    for i, turn in enumerate(batch):
-        lists = [tuple(doc for doc, _ in found[name][i]["hits"][: settings.retrieval.k]) for name in found]
-        distinct = list(dict.fromkeys(lists))
-        jobs.append(Job(turn, tuple(distinct), (turn.question,) * len(distinct), tuple(map(distinct.index, lists))))
-    scored = iter(
-        score_lists(generator, settings, [(job, i) for job in jobs for i in range(len(job.lists))], passages)
-    )
-    for i, job in enumerate(jobs):
-        scores = [next(scored) for _ in job.lists]
-        for name, which in zip(found, job.list_of, strict=True):
-            found[name][i]["answer"] = scores[which]["answer"]
-            found[name][i]["utility"] = scores[which]["value"]
+    """Answer each turn from each system's documents, equal lists once; add `answer` and `key_entropy`."""
+    from scoring.generator import Reading, answer_all
+    from scoring.grogu import score_of
+
+    given, rule = settings.generator, settings.scoring
+    rows = [(turn, found[name][i]) for i, turn in enumerate(batch) for name in found]
+    readings = [
+        Reading.of(turn.history, turn.question, [passages[doc] for doc, _ in row["hits"][: settings.retrieval.k]])
+        for turn, row in rows
+    ]
+    answered = answer_all(generator, readings, given.max_new_tokens, given.batch_tokens)
+    for (_, row), one in zip(rows, answered, strict=True):
+        score = score_of(one.stats, one.answer, "key_entropy", rule.alpha, rule.fallback, rule.fallback_by)
+        row.update(answer=one.answer, key_entropy=score.value if row["hits"] else None)
 
 
 def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -30,8 +30,8 @@ def measure_all(turns: Sequence[Turn], records: dict[str, dict[str, Any]], syste
         if any("answer" in record for record in given.values()):
             for measure, function in ANSWER_MEASURES.items():
                 values[name][measure] = {t.id: function(given[t.id]["answer"], t.answers) for t in turns if t.answers}
-            utilities = {t.id: given[t.id]["utility"] for t in turns if given[t.id]["utility"] is not None}
-            values[name]["utility"] = utilities
+            known = {turn.id: given[turn.id]["key_entropy"] for turn in turns}
+            values[name]["key_entropy"] = {turn: value for turn, value in known.items() if value is not None}
     return values
 
 
@@ -43,11 +43,7 @@ def figures(values: PerTurn, turns: Sequence[Turn], settings: Settings) -> dict[
     """What `metrics.json` holds: counts, means by system, means by turn kind, comparisons."""
     groups = group_of(turns)
     judged = sum(any(grade >= 1 for grade in turn.relevant.values()) for turn in turns)
-    reward = settings.scoring.reward
-    systems = {
-        name: {reward if m == "utility" else m: mean(v) for m, v in measures.items() if v}
-        for name, measures in values.items()
-    }
+    systems = {name: {m: mean(v) for m, v in measures.items() if v} for name, measures in values.items()}
     kinds = {turn.kind for turn in turns} - {""}
     present = [kind for kind in KINDS if kind in kinds] + sorted(kinds - {*KINDS})
     by_kind = {

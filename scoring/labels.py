@@ -1,0 +1,52 @@
+"""The rewards by name, and the labels that each needs. Imports no torch: `--help` and checks stay quick."""
+
+import math
+from collections.abc import Sequence
+
+from core.errors import InputError
+from core.records import Turn
+from core.settings import ScoringSettings, nearest
+from scoring import grogu
+
+NEEDS = {
+    "udcg": "relevant",
+    "reciprocal_rank": "relevant",
+    "delta_seper_soft": "answers",
+    "delta_seper_hard": "answers",
+    "answer_logprob": "answers",
+}
+REWARDS = (*grogu.REWARDS, *NEEDS)
+
+
+def parts_of(rule: ScoringSettings) -> list[str]:
+    """The rewards that a setting computes: one, or those that `weighted` adds up.
+
+    Raises:
+        InputError: `weighted` has no weights, or a name is no reward.
+    """
+    if rule.reward != "weighted":
+        return [rule.reward]
+    if not rule.weights:
+        raise InputError("`scoring.reward: weighted` needs `scoring.weights`, such as {key_entropy: 1.0, udcg: 0.5}.")
+    for name, weight in rule.weights.items():
+        if name not in REWARDS:
+            raise InputError(f"`scoring.weights` has `{name}`; {nearest(name, list(REWARDS))}")
+        if not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise InputError(f"`scoring.weights.{name}` must be a number, got {weight!r}.")
+    return list(rule.weights)
+
+
+def check_labels(turns: Sequence[Turn], rule: ScoringSettings, where: str) -> None:
+    """Make sure, before anything is computed, that every turn has the labels of the reward.
+
+    Raises:
+        InputError: names the reward, the field and in how many turns it is missing.
+    """
+    for name in parts_of(rule):
+        wanted = NEEDS.get(name)
+        missing = sum(not getattr(turn, wanted) for turn in turns) if wanted else 0
+        if missing:
+            raise InputError(
+                f"the reward `{name}` needs `{wanted}` in every turn; {missing} of {len(turns)} turns of {where} have "
+                f"none. `key_entropy` needs no label."
+            )
