@@ -56,20 +56,25 @@ class LanguageModel:
 
 
 def load_language_model(
-    name: str, adapter: str | None = None, dtype: str = "float32", trainable: bool = False
+    name: str,
+    adapter: str | None = None,
+    dtype: str = "float32",
+    trainable: bool = False,
+    device: str | None = None,
 ) -> LanguageModel:
-    """Load a model in evaluation mode on the best device.
+    """Load a model in evaluation mode.
 
     Args:
         name: folder or Hub id; safetensors, no remote code.
         adapter: folder or Hub id of a PEFT adapter.
         dtype: float32, bfloat16 or float16.
         trainable: whether the adapter's weights are to be trained.
+        device: such as `cpu` or `cuda:1`; the best there is when not given.
 
     Raises:
         InputError: the model cannot be loaded; names it and the cause.
     """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         tokenizer = load_tokenizer(name)
         model = AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype), use_safetensors=True)
@@ -77,10 +82,11 @@ def load_language_model(
             from peft import PeftModel
 
             model = PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
+        model = model.to(device).eval()
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError) as error:
         what = f"{name} with adapter {adapter}" if adapter else name
         raise InputError(f"the model `{what}` cannot be loaded: {first_line(error)}") from error
-    return LanguageModel(name, model.to(device).eval(), tokenizer)
+    return LanguageModel(name, model, tokenizer)
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:

@@ -12,12 +12,13 @@ from core.records import Score
 from core.settings import ScoringSettings
 from rewriter.sampling import noise_of, sampler
 from scoring import grogu, seper
+from scoring.abstention import no_res_probs
 from scoring.answers import abstains
 from scoring.entailment import Entailment
 from scoring.generator import Reading, answer_all, prompt_of
 from scoring.prompts import answer_messages
 from scoring.references import answer_logprob, reciprocal_rank
-from scoring.udcg import no_res_probs, udcg
+from scoring.udcg import udcg
 
 
 @dataclass(frozen=True)

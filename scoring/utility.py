@@ -1,0 +1,289 @@
+"""Judge passage lists with any reward, without training.
+
+    python -m scoring.utility --model Qwen/Qwen2.5-1.5B-Instruct --input items.jsonl --output judged.jsonl
+    python -m scoring.utility --reward udcg --model meta-llama/Llama-3.2-3B-Instruct --input a.json --output b.json
+    python -m scoring.utility --reward udcg --model meta-llama/Llama-3.2-3B-Instruct --input b.json --output c.json
+                                        # every passage of b.json carries `no_res_prob`: no model is loaded
+
+An item is `{"question", "passages": [{"text", "doc_id"?, "is_relevant"?, "score"?}], "history"?, "answers"?,
+"example_id"?}`; a file is JSON lines or one JSON list. Each item comes out with `<reward>[model]` and, for UDCG,
+`models_info[model].no_res_prob` on each passage, as the published tool writes it; for GROGU rewards
+`models_info[model]` on the item, with the answer and each of its tokens.
+
+In Python: `score(item, "key_entropy", load_language_model("..."))`, or `score_all` for many.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from core.artifacts import cut_broken_end, read_json_lines, write_json
+from core.errors import InputError
+from core.records import Score
+from core.runtime import Progress, log, run_command, set_up_logging
+from core.settings import ScoringSettings
+from scoring import grogu
+from scoring.labels import NEEDS, REWARDS
+from scoring.udcg import udcg
+
+if TYPE_CHECKING:
+    from core.language_model import LanguageModel
+
+BATCH = 64  # items that are judged together and written at once
+ITEM_FIELD = {"relevant": "is_relevant", "answers": "answers"}
+
+
+def score(item: dict[str, Any], reward: str, lm: "LanguageModel", **options: Any) -> dict[str, Any]:
+    """Judge one item; see `score_all`."""
+    return score_all([item], reward, lm, **options)[0]
+
+
+def score_all(
+    items: Sequence[dict[str, Any]],
+    reward: str,
+    lm: "LanguageModel | None",
+    name: str | None = None,
+    max_new_tokens: int = 64,
+    batch_tokens: int = 16384,
+    seed: int = 0,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """Judge many items with one reward.
+
+    Args:
+        items: as the head of this file says; they are not changed.
+        reward: of `scoring.labels.REWARDS`.
+        lm: the generator (`core.language_model.load_language_model`); None where UDCG finds every `no_res_prob` in the
+            items, and for `reciprocal_rank`.
+        name: key of the results; the model's name when not given.
+        max_new_tokens: longest answer.
+        batch_tokens: tokens per batch.
+        seed: of the answers that Delta-SePer samples.
+        options: fields of `core.settings.ScoringSettings`.
+
+    Returns:
+        The items with `<reward>: {name: value}`. Where there is no value: None, and the reason in
+        `errors: {name: reason}`.
+
+    Raises:
+        InputError: an item lacks a field that the reward needs.
+    """
+    from scoring.entailment import load_entailment
+    from scoring.rewards import Judge
+
+    name = name or (lm.name if lm else "")
+    rule = ScoringSettings(reward=reward, **options)
+    for number, item in enumerate(items):
+        check_item(item, f"item {number}", reward)
+    if reward == "udcg" and all(known_no_res(item, name) is not None for item in items):
+        return [with_udcg(item, name, known_no_res(item, name), rule) for item in items]
+    entailment = load_entailment(rule.entailment, batch_tokens) if reward.startswith("delta_seper") else None
+    judge = Judge(lm, rule, max_new_tokens, batch_tokens, entailment, seed)
+    scored = judge.scores([as_item(item) for item in items], [reward])
+    made = []
+    for item, found in zip(items, scored, strict=True):
+        one = found[reward]
+        if reward == "udcg" and one.error is None:
+            made.append(with_udcg(item, name, one.no_res, rule))
+            continue
+        result = item | {reward: item.get(reward, {}) | {name: one.value}}
+        if one.error:
+            result["errors"] = item.get("errors", {}) | {name: one.error}
+        if reward in grogu.REWARDS:
+            result["models_info"] = item.get("models_info", {}) | {name: token_record(one)}
+        made.append(result)
+    return made
+
+
+def check_item(item: dict[str, Any], place: str, reward: str) -> None:
+    """Make sure that an item can be judged.
+
+    Raises:
+        InputError: a field is missing or of the wrong type; begins with `place`.
+    """
+    passages = item.get("passages")
+    if not isinstance(item.get("question"), str) or not item["question"].strip():
+        raise InputError(f"{place}: `question` must be a text that is not empty, got {item.get('question')!r}.")
+    if not isinstance(passages, list) or not all(isinstance(p, dict) for p in passages):
+        raise InputError(f'{place}: `passages` must be a list of {{"text"}}, got {passages!r:.60}.')
+    for number, passage in enumerate(passages):
+        if not isinstance(passage.get("text"), str):
+            raise InputError(f"{place}: passage {number} has no `text`, or it is no text.")
+        if NEEDS.get(reward) == "relevant" and not isinstance(passage.get("is_relevant"), bool):
+            raise InputError(
+                f"{place}: the reward `{reward}` needs `is_relevant` (true or false) on every passage; passage "
+                f"{number} has {passage.get('is_relevant')!r}."
+            )
+    history = item.get("history", [])
+    if not isinstance(history, list) or not all(
+        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in history
+    ):
+        raise InputError(f'{place}: `history` must be a list of {{"role", "content"}}, got {history!r:.60}.')
+    answers = item.get("answers", [])
+    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+        raise InputError(f"{place}: `answers` must be a list of texts, got {answers!r:.60}.")
+    if NEEDS.get(reward) == "answers" and not answers:
+        raise InputError(f"{place}: the reward `{reward}` needs `answers`.")
+
+
+def as_item(item: dict[str, Any]):
+    """A JSON item as what the rewards judge."""
+    from scoring.generator import Reading
+    from scoring.rewards import Item
+
+    passages = item["passages"]
+    labelled = bool(passages) and all(isinstance(p.get("is_relevant"), bool) for p in passages)
+    return Item(
+        Reading.of(item.get("history", []), item["question"], [passage["text"] for passage in passages]),
+        tuple(passage["is_relevant"] for passage in passages) if labelled else None,
+        tuple(item.get("answers", [])),
+        tuple(float(passage.get("score", 0.0)) for passage in passages),
+    )
+
+
+def known_no_res(item: dict[str, Any], name: str) -> list[float] | None:
+    """The `no_res_prob` of every passage, where all carry it already."""
+    found = [
+        passage.get("models_info", {}).get(name, {}).get("no_res_prob", passage.get("no_res_prob"))
+        for passage in item["passages"]
+    ]
+    return found if found and all(isinstance(p, int | float) and 0 <= p <= 1 for p in found) else None
+
+
+def with_udcg(item: dict[str, Any], name: str, no_res: Sequence[float], rule: ScoringSettings) -> dict[str, Any]:
+    """The item in the published tool's output format."""
+    passages = [
+        passage | {"models_info": passage.get("models_info", {}) | {name: {"no_res_prob": probability}}}
+        for passage, probability in zip(item["passages"], no_res, strict=True)
+    ]
+    relevant = [passage["is_relevant"] for passage in passages]
+    value = udcg(no_res, relevant, rule.relevant_weight, rule.irrelevant_weight, rule.normalise)
+    return item | {"passages": passages, "udcg": item.get("udcg", {}) | {name: value}}
+
+
+def token_record(found: Score) -> dict[str, Any]:
+    """The answer, and of each token its text, entropies and log-probabilities in nats, and whether it is key."""
+    stats = found.stats
+    rows = zip(stats.tokens, stats.h0, stats.hd, stats.logp0, stats.logpd, strict=True) if stats else ()
+    tokens = [
+        {"text": text, "H_0": h0, "H_D": hd, "logp_0": logp0, "logp_D": logpd, "key": i in found.key}
+        for i, (text, h0, hd, logp0, logpd) in enumerate(rows)
+    ]
+    return {"answer": found.answer, "rule": found.rule, "abstains": found.abstains, "tokens": tokens}
+
+
+# ------------------------------------------------------------------------------------------------------------ command
+
+
+def read_items(path: Path, reward: str) -> list[dict[str, Any]]:
+    """Items of a JSON-lines file, or of a file that holds one JSON list.
+
+    Raises:
+        InputError: the file or an item is not usable; names the place.
+    """
+    try:
+        with path.open(encoding="utf-8-sig") as handle:
+            whole = handle.read(1024).lstrip().startswith("[")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--input {path}: cannot be read ({error}).") from error
+    if whole:
+        try:
+            items = [(f"item {number}", item) for number, item in enumerate(json.loads(path.read_text("utf-8-sig")))]
+        except ValueError as error:
+            raise InputError(f"--input {path}: not valid JSON: {error}.") from error
+    else:
+        items = list(read_json_lines(path))
+    if not items:
+        raise InputError(f"--input {path}: no items in it.")
+    for place, item in items:
+        if not isinstance(item, dict):
+            raise InputError(f"{path}:{place}: expected a JSON object, got {type(item).__name__}.")
+        check_item(item, f"{path}:{place}", reward)
+    return [item for _, item in items]
+
+
+def judge_file(arguments: argparse.Namespace) -> None:
+    """Judge a file; what is done stands in `<output>.part` until the end, and `--resume` goes on from there."""
+    options = {f.name: getattr(arguments, f.name) for f in fields(ScoringSettings) if hasattr(arguments, f.name)}
+    reward, part = options.pop("reward"), arguments.output.with_name(arguments.output.name + ".part")
+    items = read_items(arguments.input, reward)
+    done: list[dict[str, Any]] = []
+    if part.exists() and not arguments.resume:
+        raise InputError(f"{part} holds an unfinished run; go on with `--resume`, or remove it.")
+    if part.exists():
+        cut_broken_end(part)
+        done = [item for _, item in read_json_lines(part)]
+        log.info("utility: going on after %d finished items", len(done))
+    lm = None
+    needless = reward == "reciprocal_rank" or (
+        reward == "udcg" and all(known_no_res(item, arguments.model) is not None for item in items)
+    )
+    if not needless and len(done) < len(items):
+        from core.language_model import load_language_model
+
+        lm = load_language_model(arguments.model, arguments.adapter, arguments.dtype, device=arguments.device)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    with part.open("a", encoding="utf-8") as handle, Progress("utility", len(items), "items") as progress:
+        progress.advance(len(done))
+        for start in range(len(done), len(items), BATCH):
+            made = score_all(
+                items[start : start + BATCH], reward, lm, arguments.model, arguments.max_new_tokens,
+                arguments.batch_tokens, arguments.seed, **options,
+            )  # fmt: skip
+            handle.writelines(json.dumps(item, ensure_ascii=False, allow_nan=False) + "\n" for item in made)
+            handle.flush()
+            done += made
+            progress.advance(len(made))
+    if arguments.output.suffix == ".json":
+        write_json(arguments.output, done)
+        part.unlink()
+    else:
+        part.replace(arguments.output)
+    values = [item[reward][arguments.model] for item in done]
+    known = [value for value in values if value is not None]
+    middle = f", mean {reward} {sum(known) / len(known):.4f}" if known else ""
+    log.info("utility: %d items, %d without a value%s -> %s", len(done), len(done) - len(known), middle,
+             arguments.output)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    rule = ScoringSettings()
+    parser.add_argument("--reward", choices=REWARDS, default="key_entropy", help="default key_entropy")
+    parser.add_argument("--model", required=True, help="folder or Hub id; also the key of the results")
+    parser.add_argument("--adapter", help="PEFT adapter of the generator")
+    parser.add_argument("--input", type=Path, required=True, help="items, JSON lines or a JSON list")
+    parser.add_argument("--output", type=Path, required=True, help=".json writes a list, anything else JSON lines")
+    parser.add_argument("--resume", action="store_true", help="go on with an unfinished run")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; the best there is when not given")
+    parser.add_argument("--batch_tokens", type=int, default=16384, help="tokens per batch (default 16384)")
+    parser.add_argument("--max_new_tokens", type=int, default=64, help="longest answer (default 64)")
+    parser.add_argument("--seed", type=int, default=0, help="of sampled answers (default 0)")
+    parser.add_argument("--alpha", type=float, default=rule.alpha, help="GROGU: key-token threshold, nats")
+    parser.add_argument("--fallback", type=float, default=rule.fallback, help="GROGU: share taken when none is key")
+    parser.add_argument("--fallback_by", default=rule.fallback_by, choices=["ungrounded", "grounded"])
+    parser.add_argument("--log_ppl", action="store_true", help="GROGU: difference of mean log-likelihoods")
+    parser.add_argument("--abstention", default=rule.abstention, choices=["first_token", "sequence"], help="UDCG")
+    parser.add_argument("--relevant_weight", type=float, default=rule.relevant_weight, help="UDCG (default 1)")
+    parser.add_argument("--irrelevant_weight", type=float, default=rule.irrelevant_weight, help="UDCG (default -1/3)")
+    parser.add_argument("--normalise", default=rule.normalise, choices=["all", "per_class"], help="UDCG")
+    parser.add_argument("--samples", type=int, default=rule.samples, help="Delta-SePer: answers per list (default 10)")
+    parser.add_argument("--sample_tokens", type=int, default=rule.sample_tokens, help="Delta-SePer: longest sample")
+    parser.add_argument("--kernel", default=rule.kernel, choices=["bidirectional_max", "response_entails"])
+    parser.add_argument("--aggregate", default=rule.aggregate, choices=["max", "mean"], help="Delta-SePer")
+    parser.add_argument("--clusters", default=rule.clusters, choices=["strict", "loose"], help="Delta-SePer, hard")
+    parser.add_argument("--entailment", default=rule.entailment, help=f"model or `exact` (default {rule.entailment})")
+    arguments = parser.parse_args()
+    for name in ("batch_tokens", "max_new_tokens", "samples", "sample_tokens"):
+        if getattr(arguments, name) < 1:
+            raise InputError(f"--{name} must be at least 1, got {getattr(arguments, name)}.")
+    set_up_logging()
+    judge_file(arguments)
+
+
+if __name__ == "__main__":
+    run_command(main)
