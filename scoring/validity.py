@@ -4,8 +4,8 @@
     python -m scoring.validity --input items.jsonl --model Qwen/Qwen2.5-1.5B-Instruct --output validity
 
 With `--config`, the labelled turns of `data.train` (or of `data.test`) make the lists: for each turn one gold passage
-among retrieved ones, and a list of equal length that lacks it; then one gold passage with 4 random and with 4 retrieved
-ones. With `--input` (items as in `scoring.utility`, with `is_relevant`) an item's own passages are used.
+among retrieved ones, and a list of equal length that lacks it; then one gold passage with 4 random and with 4
+retrieved ones. With `--input` (items as in `scoring.utility`, with `is_relevant`) an item's own passages are used.
 Writes `validity.json`, `validity.md` and `validity.svg`.
 """
 
@@ -233,8 +233,9 @@ def plot_of(made: dict[str, Any]) -> str:
     bottom, half = 36 + 24 * len(rows), 160 + width / 2
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="540" height="{bottom + 10}" font-family="sans-serif" '
-        f'font-size="12"><text x="160" y="18">share of questions in which the list with the answer scores higher</text>'
-        f'{"".join(parts)}<line x1="{half}" x2="{half}" y1="24" y2="{bottom}" stroke="#555" stroke-dasharray="3"/></svg>\n'
+        f'font-size="12"><text x="160" y="18">questions in which the list with the answer scores higher</text>'
+        f"{''.join(parts)}"
+        f'<line x1="{half}" x2="{half}" y1="24" y2="{bottom}" stroke="#555" stroke-dasharray="3"/></svg>\n'
     )
 
 

@@ -1,0 +1,101 @@
+"""Several rewards in one go: the same candidates and rankings, then scores, pairs, training and evaluation for each.
+
+    python -m train.compare --rewards key_entropy udcg reciprocal_rank --config configs/quickstart.yaml
+    python -m train.compare --rewards delta_seper_soft --config configs/quickstart.yaml --scoring.entailment exact
+
+Writes a whole run for each reward in `<run>/rewards/<reward>`, and `<run>/rewards/table.md`. Stopped at any moment, the
+same command goes on.
+"""
+
+import argparse
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from core.artifacts import read_json, write_atomic
+from core.errors import InputError
+from core.inputs import data_file
+from core.runtime import log, process, run_command, set_up_logging, wait_for_all
+from core.settings import Settings, nearest, read_settings
+from rewriter.conversations import read_turns
+from scoring.labels import REWARDS, check_labels
+from train.dpo import run_all
+from train.tables import grid, shown
+
+SHARED = ("candidates", "rankings")
+SYSTEMS = ("base", "sft", "dpo")
+
+
+def compare_rewards(settings: Settings, rewards: list[str]) -> None:
+    """A run for each reward, and the table."""
+    run_all(replace(settings, run=replace(settings.run, until="rankings")))
+    made = [
+        replace(
+            settings,
+            run=replace(settings.run, dir=str(settings.run_dir / "rewards" / reward), redo_from=None, until=None),
+            data=replace(
+                settings.data,
+                format="records",
+                **{w: str(data_file(settings, w)) for w in ("train", "test", "corpus")},
+            ),
+            scoring=replace(settings.scoring, reward=reward),
+        )
+        for reward in rewards
+    ]
+    for one in made:
+        train = data_file(one, "train")
+        check_labels(read_turns(train, one.run.limit), one.scoring, str(train))
+    for one in made:
+        for stage in SHARED:
+            if process()[0] == 0 and not (one.run_dir / stage).exists():
+                copy_whole(settings.run_dir / stage, one.run_dir / stage)
+        wait_for_all()
+        run_all(one)
+    if process()[0] == 0:
+        table = table_of([one.run_dir for one in made])
+        write_atomic(settings.run_dir / "rewards" / "table.md", table)
+        log.info("\n%s", table)
+
+
+def copy_whole(source: Path, target: Path) -> None:
+    """Copy a folder so that it is there whole or not at all."""
+    temporary = target.with_name(f".{target.name}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.copytree(source, temporary)
+    temporary.rename(target)
+
+
+def table_of(runs: list[Path]) -> str:
+    """One row per reward: MRR@10 and EM of each system, pairs, and the seconds that scoring took."""
+    rows = []
+    for run in runs:
+        measured = read_json(run / "evaluation" / "metrics.json")["systems"]
+        scores, pairs = (read_json(run / stage / "manifest.json") for stage in ("scores", "pairs"))
+        rows.append(
+            [
+                run.name,
+                *(shown(measured.get(s, {}).get(m)) for s in SYSTEMS for m in ("MRR@10", "EM")),
+                str(pairs["counts"]["kept"]),
+                f"{scores['seconds']:.0f}",
+            ]
+        )
+    return grid(["reward", *(f"{s} {m}" for s in SYSTEMS for m in ("MRR@10", "EM")), "pairs", "scoring s"], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--rewards", nargs="+")
+    own, rest = parser.parse_known_args(sys.argv[1:])
+    settings = read_settings(__doc__, rest)
+    if not own.rewards:
+        raise InputError(f"name the rewards: `--rewards key_entropy udcg`; known: {', '.join(REWARDS)}.")
+    for name in own.rewards:
+        if name not in (*REWARDS, "weighted"):
+            raise InputError(f"`--rewards {name}`: {nearest(name, [*REWARDS, 'weighted'])}")
+    set_up_logging()
+    compare_rewards(settings, list(dict.fromkeys(own.rewards)))
+
+
+if __name__ == "__main__":
+    run_command(main)
