@@ -5,7 +5,9 @@ the raw logits as they appear (nothing is kept of them), the samples of one prom
 depends on the seed and its prompt alone, not on the batch it happened to be in.
 """
 
+import copy
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +29,10 @@ PLAIN_TEMPLATE = (
     "{% else %}{{ m['content'] + '\n\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Reply:' }}{% endif %}"
 )
+
+
+FACTS = 1 << 22  # numbers of a float32 copy of logits
+LOGITS = (1 << 24, 1 << 28)  # most numbers of the logits of one pass, on a CPU and on a GPU
 
 
 @dataclass
@@ -149,6 +155,17 @@ def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> lis
     return tokenizer.apply_chat_template(fitting(tokenizer, messages), add_generation_prompt=True, return_dict=False)
 
 
+def reply_ids(lm: LanguageModel, text: str) -> list[int]:
+    """Token ids of a reply as the model's template places it after a prompt, end-of-turn tokens left out."""
+    messages = fitting(lm.tokenizer, [{"role": "user", "content": "?"}])
+    prompt = lm.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    reply = [*messages, {"role": "assistant", "content": harmless(lm.tokenizer, text)}]
+    ids = lm.tokenizer.apply_chat_template(reply, return_dict=False)[len(prompt) :]
+    while ids and (ids[-1] in lm.stop_ids or not lm.tokenizer.decode([ids[-1]]).strip()):
+        ids = ids[:-1]
+    return ids
+
+
 def batches_by_tokens(lengths: list[int], budget: int) -> list[list[int]]:
     """Positions grouped so that rows times longest row stays within a budget; longest first.
 
@@ -204,6 +221,22 @@ def entropy_of(logprobs: Tensor) -> Tensor:
     H = -sum p log p, in float32 (METHODS of GROGU, arXiv 2601.23129).
     """
     return -(logprobs.exp() * logprobs.clamp(min=torch.finfo(logprobs.dtype).min)).sum(-1)
+
+
+def facts_of(logits: Tensor, tokens: Tensor) -> tuple[list[float], list[float]]:
+    """Log-probability of one token in each row of logits, and the row's entropy; in float32, a few rows at a time.
+
+    Args:
+        logits: [rows, vocabulary], raw.
+        tokens: [rows].
+    """
+    size = max(1, FACTS // logits.shape[-1])
+    logprobs, entropies = [], []
+    for start in range(0, len(logits), size):
+        part = logits[start : start + size].float().log_softmax(-1)
+        logprobs += part.gather(-1, tokens[start : start + size, None])[:, 0].tolist()
+        entropies += entropy_of(part).tolist()
+    return logprobs, entropies
 
 
 @torch.inference_mode()
@@ -262,27 +295,76 @@ def decode(
 
 
 @torch.inference_mode()
-def score_continuations(lm: LanguageModel, prompts: list[list[int]], continuations: list[list[int]]) -> list[Decoded]:
-    """Entropy and log-probability at each token of given continuations, in one forward pass.
+def score_continuations(
+    lm: LanguageModel, prompts: list[list[int]], continuations: list[list[list[int]]]
+) -> list[list[Decoded]]:
+    """Entropy and log-probability at each token of given continuations; those of one prompt share the pass over it.
 
     Args:
         lm: the model.
         prompts: token ids of each prompt.
-        continuations: token ids that follow each; at least one.
+        continuations: for each prompt, continuations of at least one token.
 
     Returns:
-        For each row the continuation's `logprobs` and `entropies`; logits exist at its positions alone.
+        For each prompt and continuation its `logprobs` and `entropies`. Logits exist at the continuations' positions
+        alone, and of no more than `LOGITS` numbers at once.
     """
-    longest = max(len(c) for c in continuations)
-    rows = [p + c for p, c in zip(prompts, continuations, strict=True)]
-    ids, mask = left_padded(rows, lm.tokenizer.pad_token_id, lm.device)
+    ids, mask = left_padded(prompts, lm.tokenizer.pad_token_id, lm.device)
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    logits = lm.model(
-        input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, logits_to_keep=longest + 1
-    ).logits
-    found = []
-    for row, continuation in enumerate(continuations):
-        logprobs = logits[row, -len(continuation) - 1 : -1].float().log_softmax(-1)
-        taken = logprobs.gather(-1, torch.tensor(continuation, device=lm.device)[:, None])[:, 0]
-        found.append(Decoded(continuation, taken.tolist(), entropy_of(logprobs).tolist()))
-    return found
+    cache = DynamicCache(config=lm.model.config)
+    call = dict(attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True)
+    first = lm.model(input_ids=ids, logits_to_keep=1, **call).logits[:, -1]
+    flat = [(owner, row) for owner, rows in enumerate(continuations) for row in rows]
+    owners = torch.tensor([owner for owner, _ in flat], device=lm.device)
+    made = [
+        Decoded(row, [logprob], [entropy])
+        for (_, row), logprob, entropy in zip(
+            flat, *facts_of(first[owners], torch.tensor([row[0] for _, row in flat], device=lm.device)), strict=True
+        )
+    ]
+    longer = sorted((i for i, (_, row) in enumerate(flat) if len(row) > 1), key=lambda i: -len(flat[i][1]))
+    room = LOGITS[lm.device.type == "cuda"] // first.shape[-1]
+    parts = batches_by_tokens([len(flat[i][1]) - 1 for i in longer], room)
+    for number, part in enumerate(parts, 1):
+        rows = [longer[i] for i in part]
+        own = cache if number == len(parts) else copy.deepcopy(cache)
+        own.batch_select_indices(owners[rows])
+        length = max(len(flat[i][1]) for i in rows) - 1
+        tokens = torch.tensor([pad_to(flat[i][1], length + 1) for i in rows], device=lm.device)
+        there = torch.tensor([pad_to([1] * (len(flat[i][1]) - 1), length) for i in rows], device=lm.device)
+        before = mask[owners[rows]]
+        logits = lm.model(
+            input_ids=tokens[:, :-1],
+            attention_mask=torch.cat([before, there], -1),
+            position_ids=before.sum(-1, keepdim=True) + torch.arange(length, device=lm.device),
+            past_key_values=own,
+            use_cache=True,
+        ).logits
+        logprobs, entropies = facts_of(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        for k, i in enumerate(rows):
+            end = k * length + len(flat[i][1]) - 1
+            made[i].logprobs += logprobs[k * length : end]
+            made[i].entropies += entropies[k * length : end]
+    results = iter(made)
+    return [[next(results) for _ in rows] for rows in continuations]
+
+
+def pad_to(row: list[int], length: int) -> list[int]:
+    """The row with zeros at its end."""
+    return row + [0] * (length - len(row))
+
+
+def each_batch(lm: LanguageModel, batches: list[list[int]], work: Callable[[list[int]], None]) -> None:
+    """Do the work of every batch: on a CPU several at once, one per core.
+
+    Small models keep two cores busier with two batches than with one batch on two cores, whose threads wait for each
+    other at every operation.
+    """
+    workers = torch.get_num_threads() if lm.device.type == "cpu" else 1
+    if workers == 1 or len(batches) == 1:
+        for batch in batches:
+            work(batch)
+        return
+    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        for done in [pool.submit(work, batch) for batch in batches]:
+            done.result()

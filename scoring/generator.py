@@ -7,7 +7,15 @@ ungrounded one.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core.language_model import Decoded, LanguageModel, batches_by_tokens, chat_ids, decode, score_continuations
+from core.language_model import (
+    Decoded,
+    LanguageModel,
+    batches_by_tokens,
+    chat_ids,
+    decode,
+    each_batch,
+    score_continuations,
+)
 from core.records import Message, TokenStats
 from scoring.prompts import ANSWER, answer_messages
 
@@ -74,9 +82,12 @@ def answer_all(
     distinct = list(dict.fromkeys(readings))
     prompts, cut = zip(*(prompt_of(lm, reading, max_new_tokens) for reading in distinct), strict=True)
     grounded: list[Decoded] = [Decoded()] * len(distinct)
-    for batch in batches_by_tokens([len(p) + max_new_tokens for p in prompts], batch_tokens):
+
+    def answer(batch: list[int]) -> None:
         for i, outputs in zip(batch, decode(lm, [prompts[i] for i in batch], max_new_tokens), strict=True):
             grounded[i] = outputs[0]
+
+    each_batch(lm, batches_by_tokens([len(p) + max_new_tokens for p in prompts], batch_tokens), answer)
     bare = [Reading(reading.history, reading.question, ()) for reading in distinct]
     wanted = list(dict.fromkeys((b, tuple(g.ids)) for b, g in zip(bare, grounded, strict=True) if g.ids))
     ungrounded = dict(zip(wanted, read_again(lm, wanted, max_new_tokens, batch_tokens), strict=True))
@@ -98,14 +109,27 @@ def answer_all(
 def read_again(
     lm: LanguageModel, wanted: list[tuple[Reading, tuple[int, ...]]], room: int, batch_tokens: int
 ) -> list[Decoded]:
-    """The ungrounded pass: entropy and log-probability at the tokens of given answers, no documents in the prompt."""
-    known: dict[Reading, list[int]] = {}
-    for reading, _ in wanted:
-        if reading not in known:
-            known[reading] = prompt_of(lm, reading, room)[0]
+    """Entropy and log-probability at the tokens of given replies; replies to one prompt share the pass over it.
+
+    Args:
+        lm: the model.
+        wanted: readings with the token ids of a reply to each, at least one.
+        room: tokens to leave for the longest reply.
+        batch_tokens: tokens per batch.
+    """
+    replies: dict[Reading, list[int]] = {}
+    for number, (reading, _) in enumerate(wanted):
+        replies.setdefault(reading, []).append(number)
+    readings = list(replies)
+    prompts = [prompt_of(lm, reading, room)[0] for reading in readings]
     found: list[Decoded] = [Decoded()] * len(wanted)
-    for batch in batches_by_tokens([len(known[r]) + len(a) for r, a in wanted], batch_tokens):
-        outputs = score_continuations(lm, [known[wanted[i][0]] for i in batch], [list(wanted[i][1]) for i in batch])
-        for i, output in zip(batch, outputs, strict=True):
-            found[i] = output
+
+    def read(batch: list[int]) -> None:
+        texts = [[list(wanted[number][1]) for number in replies[readings[i]]] for i in batch]
+        for i, outputs in zip(batch, score_continuations(lm, [prompts[i] for i in batch], texts), strict=True):
+            for number, output in zip(replies[readings[i]], outputs, strict=True):
+                found[number] = output
+
+    lengths = [len(p) * max(1, len(replies[r])) for p, r in zip(prompts, readings, strict=True)]
+    each_batch(lm, batches_by_tokens(lengths, batch_tokens), read)
     return found

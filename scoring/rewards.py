@@ -7,7 +7,7 @@ from statistics import fmean, pstdev
 
 import torch
 
-from core.language_model import LanguageModel, batches_by_tokens, chat_ids, decode, fitting, score_continuations
+from core.language_model import LanguageModel, batches_by_tokens, decode, reply_ids
 from core.records import Score
 from core.settings import ScoringSettings
 from rewriter.sampling import noise_of, sampler
@@ -15,8 +15,7 @@ from scoring import grogu, seper
 from scoring.abstention import no_res_probs
 from scoring.answers import abstains
 from scoring.entailment import Entailment
-from scoring.generator import Reading, answer_all, prompt_of
-from scoring.prompts import answer_messages
+from scoring.generator import Reading, answer_all, prompt_of, read_again
 from scoring.references import answer_logprob, reciprocal_rank
 from scoring.udcg import udcg
 
@@ -141,12 +140,9 @@ class Judge:
             for answer in item.answers
         ]
         distinct = list(dict.fromkeys(wanted))
-        rows = [self._reply(reading, answer) for reading, answer in distinct]
-        known: dict[tuple[Reading, str], float] = {}
-        for batch in batches_by_tokens([len(p) + len(a) for p, a in rows], self.batch_tokens):
-            outputs = score_continuations(self.lm, [rows[i][0] for i in batch], [rows[i][1] for i in batch])
-            for i, output in zip(batch, outputs, strict=True):
-                known[distinct[i]] = math.fsum(output.logprobs)
+        replies = [(reading, tuple(reply_ids(self.lm, answer))) for reading, answer in distinct]
+        outputs = read_again(self.lm, replies, self.max_new_tokens, self.batch_tokens)
+        known = {one: math.fsum(output.logprobs) for one, output in zip(distinct, outputs, strict=True)}
         logprobs, made = iter(known[one] for one in wanted), []
         for item in items:
             table = [[next(logprobs) for _ in item.answers] for _ in item.reading.documents]
@@ -158,17 +154,6 @@ class Judge:
                 scores = item.scores or (0.0,) * len(table)
                 made.append(Score(max(answer_logprob(scores, column) for column in zip(*table, strict=True))))
         return made
-
-    def _reply(self, reading: Reading, answer: str) -> tuple[list[int], list[int]]:
-        """Token ids of a prompt and of an answer to it, end-of-turn tokens left out."""
-        prompt, _ = prompt_of(self.lm, reading, self.max_new_tokens)
-        messages = fitting(self.lm.tokenizer, answer_messages([], "?", []))
-        empty = chat_ids(self.lm.tokenizer, answer_messages([], "?", []))
-        reply = [*messages, {"role": "assistant", "content": answer}]
-        ids = self.lm.tokenizer.apply_chat_template(reply, return_dict=False)[len(empty) :]
-        while ids and (ids[-1] in self.lm.stop_ids or not self.lm.tokenizer.decode([ids[-1]]).strip()):
-            ids = ids[:-1]
-        return prompt, ids
 
     def _delta_seper(self, items: Sequence[Item], measure) -> list[Score]:
         bare = [Reading(item.reading.history, item.reading.question, ()) for item in items]

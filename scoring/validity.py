@@ -100,8 +100,7 @@ def questions_of(turns: Sequence[Turn], corpus: Sequence[Passage], settings: Set
 
 
 def questions_of_items(items: Sequence[dict[str, Any]]) -> list[Question]:
-    """For each item with passages of both kinds: `gold` has one that is relevant among its first others, `without` the
-    others alone, in lists of equal length."""
+    """For each item with passages of both kinds: `gold` begins with a relevant one, `without` has the others alone."""
     found = []
     for number, item in enumerate(items):
         gold = [passage for passage in item["passages"] if passage["is_relevant"]]

@@ -3,8 +3,8 @@
     python -m train.compare --rewards key_entropy udcg reciprocal_rank --config configs/quickstart.yaml
     python -m train.compare --rewards delta_seper_soft --config configs/quickstart.yaml --scoring.entailment exact
 
-Writes a whole run for each reward in `<run>/rewards/<reward>`, and `<run>/rewards/table.md`. Stopped at any moment, the
-same command goes on.
+Writes a whole run for each reward in `<run>/rewards/<reward>`, and `<run>/rewards/table.md`. Stopped at any moment,
+the same command goes on.
 """
 
 import argparse
@@ -30,15 +30,12 @@ SYSTEMS = ("base", "sft", "dpo")
 def compare_rewards(settings: Settings, rewards: list[str]) -> None:
     """A run for each reward, and the table."""
     run_all(replace(settings, run=replace(settings.run, until="rankings")))
+    files = {which: str(data_file(settings, which)) for which in ("train", "test", "corpus")}
     made = [
         replace(
             settings,
             run=replace(settings.run, dir=str(settings.run_dir / "rewards" / reward), redo_from=None, until=None),
-            data=replace(
-                settings.data,
-                format="records",
-                **{w: str(data_file(settings, w)) for w in ("train", "test", "corpus")},
-            ),
+            data=replace(settings.data, format="records", **files),
             scoring=replace(settings.scoring, reward=reward),
         )
         for reward in rewards
