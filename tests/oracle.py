@@ -27,3 +27,21 @@ def plain_scores(lm, reading, max_new_tokens: int) -> TokenStats:
     (h0, logp0), (hd, logpd) = columns
     words = tuple(lm.tokenizer.decode([token]) for token in answer)
     return TokenStats(words, tuple(h0), tuple(hd), tuple(logp0), tuple(logpd))
+
+
+def plain_no_res(lm, reading, refusal: list[int], abstention: str) -> list[float]:
+    """Probability of abstaining from each passage: one at a time, all logits kept."""
+    from scoring.prompts import ABSTAIN
+
+    found = []
+    for document in reading.documents:
+        alone = type(reading)(reading.history, reading.question, (document,))
+        prompt, _ = prompt_of(lm, alone, len(refusal), ABSTAIN)
+        with torch.no_grad():
+            p = torch.softmax(lm.model(torch.tensor([prompt + refusal])).logits[0].float(), -1)
+        steps = [float(p[len(prompt) - 1 + i, token]) for i, token in enumerate(refusal)]
+        probability = 1.0
+        for step in steps[:1] if abstention == "first_token" else steps:
+            probability *= step
+        found.append(probability)
+    return found

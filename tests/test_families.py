@@ -1,0 +1,189 @@
+"""The fast passes equal the plain oracle on every family of models, made small and random from their configs."""
+
+import math
+
+import pytest
+import torch
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)  # fmt: skip
+
+from core.language_model import PLAIN_TEMPLATE, LanguageModel, reply_ids
+from core.settings import ScoringSettings
+from scoring.generator import Reading, answer_all, prompt_of
+from scoring.rewards import Item, Judge
+from tests.oracle import plain_no_res, plain_scores
+from train.tiny_lessons import CHAT_TEMPLATE, make_tokenizer
+
+TURN = "{% for m in messages %}{{ '<|' + m['role'] + '|> ' + m['content'] + '<|end|>' }}{% endfor %}"
+ASK = "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+NO_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+SIZES = dict(hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+FAMILIES = {
+    "llama": (LlamaForCausalLM, LlamaConfig, SIZES, "{{ bos_token }}" + TURN + ASK),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config, SIZES, CHAT_TEMPLATE),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config, SIZES | {"head_dim": 16}, CHAT_TEMPLATE),
+    "mistral": (MistralForCausalLM, MistralConfig, SIZES | {"sliding_window": 24}, "{{ bos_token }}" + TURN + ASK),
+    "gemma2": (
+        Gemma2ForCausalLM, Gemma2Config, SIZES | {"head_dim": 16, "sliding_window": 32},
+        NO_SYSTEM + "{{ bos_token }}" + TURN + ASK,
+    ),
+    "gpt2": (GPT2LMHeadModel, GPT2Config, {"n_embd": 48, "n_layer": 2, "n_head": 4, "n_positions": 1024}, None),
+}  # fmt: skip
+HISTORY = [{"role": "user", "content": "Who made it?"}, {"role": "assistant", "content": "Ann Lee"}]
+READINGS = [
+    Reading.of([], "Where was Talpa born?", ["Talpa was born in Port Verna."]),
+    Reading.of(HISTORY, "Where was she born?", ["One text.", "A much longer text about a lake by the sea.", "Third."]),
+    Reading.of(HISTORY, "Where was she born?", ["One text."]),
+]
+
+
+def family(kind: str, dtype: torch.dtype = torch.float32, seed: int = 3) -> LanguageModel:
+    """A random model with a tokenizer that adds a BOS by itself, as Llama's and Gemma's do."""
+    from tokenizers import processors
+
+    model_class, config_class, sizes, template = FAMILIES[kind]
+    tokenizer = make_tokenizer(0, size=600, episodes=60)
+    tokenizer.add_special_tokens({"bos_token": "<s>"})
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", tokenizer.bos_token_id)]
+    )
+    tokenizer.chat_template = template or PLAIN_TEMPLATE
+    torch.manual_seed(seed)
+    ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    config = config_class(vocab_size=len(tokenizer), **sizes, **ids, bos_token_id=tokenizer.bos_token_id)
+    model = model_class(config).to(dtype).eval()
+    with torch.no_grad():  # random weights alone give answers of one repeated token and entropies all alike
+        for weight in model.parameters():
+            weight.mul_(2.0 if weight.ndim == 2 else 1.0)
+    return LanguageModel(kind, model, tokenizer)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def small(request):
+    return family(request.param)
+
+
+def test_equals_the_oracle_alone_and_together(small):
+    fast = answer_all(small, READINGS, 8, 250)
+    for reading, made in zip(READINGS, fast, strict=True):
+        plain = plain_scores(small, reading, 8)
+        alone = answer_all(small, [reading], 8, 1)[0]
+        assert made.stats.tokens == plain.tokens == alone.stats.tokens and plain.tokens
+        for column in ("h0", "hd", "logp0", "logpd"):
+            assert getattr(made.stats, column) == pytest.approx(getattr(plain, column), abs=1e-4)
+            assert getattr(made.stats, column) == pytest.approx(getattr(alone.stats, column), abs=1e-4)
+
+
+def test_one_bos_at_most_and_the_question_is_there(small):
+    for reading in READINGS:
+        ids, _ = prompt_of(small, reading, 8)
+        assert ids.count(small.tokenizer.bos_token_id) == ("bos_token" in small.tokenizer.chat_template)
+        text = small.tokenizer.decode(ids)
+        assert reading.question in text and all(document in text for document in reading.documents)
+
+
+def test_udcg_equals_the_published_way(small):
+    items = [Item(reading, tuple(i == 0 for i in range(len(reading.documents)))) for reading in READINGS]
+    for abstention in ("first_token", "sequence"):
+        judge = Judge(small, ScoringSettings(reward="udcg", abstention=abstention), 8, 250)
+        for item, found in zip(items, judge.scores(items, ["udcg"]), strict=True):
+            plain = plain_no_res(small, item.reading, reply_ids(small, "NO-RESPONSE"), abstention)
+            assert found["udcg"].no_res == pytest.approx(plain, rel=1e-3, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "gemma2"])
+def test_bfloat16(kind):
+    lm = family(kind, torch.bfloat16)
+    for reading, made in zip(READINGS, answer_all(lm, READINGS, 6, 1000), strict=True):
+        plain = plain_scores(lm, reading, 6)
+        assert all(map(math.isfinite, (*made.stats.h0, *made.stats.hd)))
+        if made.stats.tokens == plain.tokens:
+            assert made.stats.hd == pytest.approx(plain.hd, abs=0.2)
+
+
+def test_pad_token_equal_to_eos():
+    lm = family("qwen2")
+    before = answer_all(lm, READINGS, 8, 1000)
+    lm.tokenizer.pad_token = lm.tokenizer.eos_token
+    for one, other in zip(before, answer_all(lm, READINGS, 8, 1000), strict=True):
+        assert one.answer == other.answer and one.stats.hd == pytest.approx(other.stats.hd, abs=1e-4)
+
+
+# ------------------------------------------------------------------------------------------------ numbers that break
+
+
+def with_logits(lm: LanguageModel, change) -> LanguageModel:
+    """The model with changed logits."""
+    lm.model.get_output_embeddings().register_forward_hook(lambda module, inputs, logits: change(logits))
+    return lm
+
+
+def test_a_masked_vocabulary():
+    def mask(logits):
+        logits = logits.clone()
+        logits[..., 20:] = float("-inf")
+        return logits
+
+    lm = with_logits(family("llama"), mask)
+    for reading, made in zip(READINGS, answer_all(lm, READINGS, 6, 1000), strict=True):
+        plain = plain_scores(lm, reading, 6)
+        assert made.stats.tokens == plain.tokens
+        assert made.stats.hd == pytest.approx(plain.hd, abs=1e-4) and max(made.stats.hd) <= math.log(20)
+
+
+def test_all_mass_on_one_token_and_an_answer_that_never_ends():
+    def one(logits):
+        changed = torch.full_like(logits, -1e9)
+        changed[..., 300] = 0.0
+        return changed
+
+    lm = with_logits(family("qwen2"), one)
+    judge = Judge(lm, ScoringSettings(), 5, 1000)
+    score = judge.scores([Item(READINGS[0])], ["key_entropy"])[0]["key_entropy"]
+    assert score.value == 0.0 and score.rule == "fallback" and not score.ended
+    assert len(score.stats.tokens) == 5 and score.stats.hd == (0.0,) * 5
+
+
+def test_an_empty_answer_has_a_reason_and_no_value():
+    lm = family("qwen2")
+    end = lm.tokenizer.eos_token_id
+
+    def stop(logits):
+        changed = logits.clone()
+        changed[..., end] = 1e4
+        return changed
+
+    score = Judge(with_logits(lm, stop), ScoringSettings(), 5, 1000).scores([Item(READINGS[0])], ["key_entropy"])[0]
+    assert score["key_entropy"].value is None and score["key_entropy"].error == "empty answer"
+
+
+def test_not_a_number_fails_one_record_and_the_others_go_on():
+    lm = family("llama")
+    poison = lm.tokenizer(" lake", add_special_tokens=False)["input_ids"][0]
+    with torch.no_grad():
+        lm.model.get_input_embeddings().weight[poison] = float("nan")
+    judge = Judge(lm, ScoringSettings(), 5, 1000)
+    found = [one["key_entropy"] for one in judge.scores([Item(reading) for reading in READINGS], ["key_entropy"])]
+    clean = family("llama")
+    assert found[1].value is None and "not a number" in found[1].error
+    for i in (0, 2):
+        assert found[i].stats.hd == pytest.approx(plain_scores(clean, READINGS[i], 5).hd, abs=1e-4)
+
+
+def test_a_prompt_longer_than_the_context():
+    lm = family("gpt2")
+    lm.model.config.max_position_embeddings = len(prompt_of(lm, READINGS[1], 8)[0]) + 7
+    scores = Judge(lm, ScoringSettings(), 8, 1000).scores([Item(READINGS[1])], ["key_entropy"])[0]
+    assert scores["key_entropy"].cut == 1 and scores["key_entropy"].value is not None

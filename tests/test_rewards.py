@@ -1,0 +1,84 @@
+"""Rewards by name: labels they need, `weighted` by hand, Delta-SePer and answer probability against plain sums."""
+
+import math
+
+import pytest
+import torch
+
+from core.errors import InputError
+from core.records import Turn
+from core.settings import ScoringSettings
+from scoring.entailment import ExactMatch
+from scoring.generator import Reading, prompt_of
+from scoring.labels import REWARDS, check_labels, parts_of
+from scoring.rewards import Item, Judge, standardised, weighted
+
+DOCUMENTS = ("Talpa was born in Port Verna.", "A lake by the sea.")
+ITEM = Item(Reading((), "Where was Talpa born?", DOCUMENTS), (True, False), ("Port Verna",), (2.0, 1.0))
+
+
+def test_labels_that_are_missing_are_counted():
+    turns = [Turn("a", (), "q", answers=("x",)), Turn("b", (), "q", relevant={"d": 1}), Turn("c", (), "q")]
+    with pytest.raises(InputError, match="`udcg` needs `relevant` in every turn; 2 of 3 turns of f.jsonl"):
+        check_labels(turns, ScoringSettings(reward="udcg"), "f.jsonl")
+    with pytest.raises(InputError, match="`answer_logprob` needs `answers`"):
+        check_labels(turns, ScoringSettings(reward="weighted", weights={"ppl": 1, "answer_logprob": 1}), "f.jsonl")
+    check_labels(turns, ScoringSettings(), "f.jsonl")
+
+
+def test_weights_are_checked():
+    with pytest.raises(InputError, match="needs `scoring.weights`"):
+        parts_of(ScoringSettings(reward="weighted"))
+    with pytest.raises(InputError, match="did you mean `key_entropy`"):
+        parts_of(ScoringSettings(reward="weighted", weights={"key_entropi": 1.0}))
+
+
+def test_weighted_by_hand():
+    assert standardised([1.0, 3.0, None]) == [-1.0, 1.0, None]
+    assert standardised([2.0, 2.0]) == [0.0, 0.0]
+    parts = [{"a": 1.0, "b": 10.0}, {"a": 3.0, "b": 0.0}, {"a": None, "b": 5.0}]
+    # a: -1, 1; b: mean 5, deviation sqrt(50/3)
+    b = 5 / math.sqrt(50 / 3)
+    assert weighted(parts, {"a": 2.0, "b": 1.0}) == [pytest.approx(-2 + b), pytest.approx(2 - b), None]
+
+
+def test_every_reward_gives_a_number(lm):
+    judge = Judge(lm, ScoringSettings(samples=3, sample_tokens=6), 6, 400, ExactMatch(), 1)
+    found = judge.scores([ITEM, ITEM], list(REWARDS))
+    for name in REWARDS:
+        assert math.isfinite(found[0][name].value) and found[0][name] == found[1][name]
+    assert found[0]["reciprocal_rank"].value == 1.0
+    assert -1 <= found[0]["delta_seper_soft"].value <= 1
+
+
+def test_without_documents_there_is_a_reason(lm):
+    judge = Judge(lm, ScoringSettings(samples=2, sample_tokens=4), 4, 400, ExactMatch(), 1)
+    bare = Item(Reading((), "Where?", ()), (), ("Port Verna",))
+    for score in judge.scores([bare], list(REWARDS))[0].values():
+        assert score.value is None and score.error == "no documents retrieved"
+
+
+def test_answer_logprob_equals_a_plain_sum(lm):
+    from core.language_model import reply_ids
+
+    answer, expected = reply_ids(lm, "Port Verna"), 0.0
+    weights = torch.tensor([2.0, 1.0]).softmax(0)
+    for weight, document in zip(weights, DOCUMENTS, strict=True):
+        prompt, _ = prompt_of(lm, Reading((), ITEM.reading.question, (document,)), 6)
+        with torch.no_grad():
+            p = lm.model(torch.tensor([prompt + answer])).logits[0].softmax(-1)
+        steps = [float(p[len(prompt) - 1 + i, token]) for i, token in enumerate(answer)]
+        expected += float(weight) * math.prod(steps)
+    found = Judge(lm, ScoringSettings(), 6, 400).scores([ITEM], ["answer_logprob"])[0]["answer_logprob"].value
+    assert found == pytest.approx(math.log(expected), abs=1e-3)
+
+
+def test_what_seper_samples_depends_on_seed_and_reading_alone(lm):
+    other = Item(Reading((), "Who made it?", ("Ann Lee made it.",)), answers=("Ann Lee",))
+
+    def sampled(items, seed):
+        judge = Judge(lm, ScoringSettings(samples=4, sample_tokens=6), 6, 10_000, ExactMatch(), seed)
+        judge.scores(items, ["delta_seper_soft"])
+        return [one.text for one in judge._believed[ITEM.reading]]
+
+    assert sampled([ITEM], 1) == sampled([other, ITEM], 1) != sampled([ITEM], 2)

@@ -1,0 +1,105 @@
+"""`python -m scoring.utility` as a user runs it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from core.errors import InputError
+from scoring.utility import score, score_all
+from tests.conftest import ROOT
+from tests.test_udcg import GOLDEN
+
+ITEM = {
+    "example_id": "e1",
+    "question": "Where was Talpa born?",
+    "passages": [
+        {"doc_id": "1", "text": "Talpa was born in Port Verna.", "is_relevant": True},
+        {"doc_id": "2", "text": "A lake by the sea.", "is_relevant": False},
+    ],
+    "answers": ["Port Verna"],
+}
+
+
+def run(*words, ok=True):
+    done = subprocess.run(
+        [sys.executable, "-m", "scoring.utility", *map(str, words)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode == 0) == ok, done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_published_items_need_no_model(tmp_path):
+    name = "meta-llama/Llama-3.2-3B-Instruct"
+    items = [
+        {
+            "question": "q",
+            "passages": [
+                {"text": "t", "is_relevant": relevant, "models_info": {name: {"no_res_prob": probability}}}
+                for relevant, probability in zip(labels, given, strict=True)
+            ],
+        }
+        for labels, given, _ in GOLDEN
+    ]
+    (tmp_path / "in.json").write_text(json.dumps(items))
+    run("--reward", "udcg", "--model", name, "--input", tmp_path / "in.json", "--output", tmp_path / "out.json")
+    made = json.loads((tmp_path / "out.json").read_text())
+    assert [item["udcg"][name] for item in made] == pytest.approx([golden for *_, golden in GOLDEN], abs=1e-12)
+    assert [item["passages"] for item in made] == [item["passages"] for item in items]
+
+
+def test_a_run_that_was_stopped_goes_on(random_llama, tmp_path):
+    items = [ITEM | {"example_id": f"e{n}", "question": f"Where was Talpa born? {n}"} for n in range(70)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    words = ["--model", random_llama, "--input", tmp_path / "in.jsonl", "--max_new_tokens", "4"]
+    run(*words, "--output", tmp_path / "whole.jsonl")
+    whole = (tmp_path / "whole.jsonl").read_text()
+    part = tmp_path / "again.jsonl.part"
+    part.write_text("".join(whole.splitlines(keepends=True)[:64]) + '{"broken')
+    assert "--resume" in run(*words, "--output", tmp_path / "again.jsonl", ok=False)
+    run(*words, "--output", tmp_path / "again.jsonl", "--resume")
+    assert (tmp_path / "again.jsonl").read_text() == whole and not part.exists()
+    first = json.loads(whole.splitlines()[0])
+    record = first["models_info"][str(random_llama)]
+    assert {"text", "H_0", "H_D", "logp_0", "logp_D", "key"} == record["tokens"][0].keys()
+    key = [token["H_0"] - token["H_D"] for token in record["tokens"] if token["key"]]
+    assert first["key_entropy"][str(random_llama)] == pytest.approx(sum(key) / len(key))
+
+
+def test_the_published_output_format(lm):
+    made = score(ITEM, "udcg", lm, name="m")
+    assert all(0 <= passage["models_info"]["m"]["no_res_prob"] <= 1 for passage in made["passages"])
+    assert 0.417 < made["udcg"]["m"] < 0.731
+    assert "udcg" not in ITEM and "models_info" not in ITEM["passages"][0]
+    again = score_all([made], "udcg", None, name="m")[0]
+    assert again == made
+
+
+@pytest.mark.parametrize(
+    "change, reward, expected",
+    [
+        ({"question": " "}, "key_entropy", "`question` must be a text"),
+        ({"passages": "text"}, "key_entropy", "`passages` must be a list"),
+        ({"passages": [{"txt": "x"}]}, "key_entropy", "passage 0 has no `text`"),
+        ({"passages": [{"text": "x"}]}, "udcg", "needs `is_relevant`"),
+        ({"answers": []}, "answer_logprob", "needs `answers`"),
+        ({"history": ["hello"]}, "key_entropy", "`history` must be a list"),
+    ],
+)
+def test_bad_items_are_named(lm, change, reward, expected):
+    with pytest.raises(InputError, match=expected):
+        score(ITEM | change, reward, lm)
+
+
+def test_a_bad_file_is_named_with_its_line(tmp_path):
+    (tmp_path / "in.jsonl").write_text(json.dumps(ITEM) + "\n{oops\n")
+    said = run("--model", "m", "--input", tmp_path / "in.jsonl", "--output", tmp_path / "o.jsonl", ok=False)
+    assert "in.jsonl:2: not valid JSON" in said
+    said = run("--model", "m", "--input", tmp_path / "no.jsonl", "--output", tmp_path / "o.jsonl", ok=False)
+    assert "no.jsonl" in said
