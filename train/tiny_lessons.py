@@ -44,7 +44,9 @@ def mini_world(rng: random.Random, split: str) -> tuple[World, dict[str, int] | 
     return world, favourite if rng.random() < 0.7 else None
 
 
-def lead_up(world: World, fact: Fact, weights: list[int]) -> tuple[list[dict[str, str]], Asked]:
+def lead_up(
+    world: World, fact: Fact, weights: list[int], wording: int | None = None
+) -> tuple[list[dict[str, str]], Asked]:
     """A conversation that arrives at a question for `fact`."""
     rng, talk = world.rng, Conversation(world)
     for _ in range(rng.choices(range(len(weights)), weights)[0]):
@@ -53,7 +55,7 @@ def lead_up(world: World, fact: Fact, weights: list[int]) -> tuple[list[dict[str
             before = Fact(fact.entity, rng.choice(list(fact.entity.values)))
         if (before.entity, before.attribute) != (fact.entity, fact.attribute):
             talk.answer(talk.ask(before))
-    return talk.history, talk.ask(fact)
+    return talk.history, talk.ask(fact, wording)
 
 
 def reading(
@@ -96,6 +98,53 @@ def reading(
         pools = (known_topic, known) if known and rng.random() < told else (unknown_topic, unknown)
         fact = rng.choice(pools[0] if pools[0] and rng.random() < 0.6 else pools[1])
         history, asked = lead_up(world, fact, HISTORY if most_documents > 1 else SHORT_HISTORY)
+        messages = answer_messages(history, asked.question, [document.text for document in documents], instruction)
+        made.append(Branch(messages, "NO-RESPONSE" if instruction is ABSTAIN and fact not in known else fact.value))
+    return made
+
+
+def telling_apart(rng: random.Random, split: str, told: float = 0.5, branches: int = 5) -> list[Branch]:
+    """Questions on three documents as a retriever brings them that goes by the words of the question.
+
+    Most state the thing in question of others, in the question's words; the right one, if it is there, says it in any
+    words. A model that goes by words alone is wrong here; one that cannot find the entity should be unsure.
+
+    Args:
+        rng: source of every choice.
+        split: of the entities' names.
+        told: share of the sets in which a document holds what is asked of the main entity.
+        branches: number of questions.
+    """
+    kind = rng.choice(KINDS)
+    world = World(rng, split, 0, kinds=[kind] * 5 + [rng.choice(KINDS)], namesakes=0.3)
+    main, *others = world.entities
+    topic = rng.choice(list(main.values))
+    wording = rng.randrange(3)
+    own = world.passages(main)
+    rivals = [p for e in others for p in world.passages(e, {f"{kind}.{topic}": wording}, liked=0.85)]
+    gold = [p for p in own if any(fact.attribute == topic for fact in p.facts)]
+    near = [p for p in own if p not in gold]
+    same = [p for p in rivals if any(fact.attribute == topic and fact.entity.kind == kind for fact in p.facts)]
+    rest = [p for p in rivals if p not in same]
+    for pool in (gold, near, same, rest):
+        rng.shuffle(pool)
+    documents = [gold[0]] if rng.random() < told else []
+    while len(documents) < 3:
+        pool = rng.choices([same, near, rest], [7, 2, 1])[0]
+        documents.append((pool or rest).pop())
+    rng.shuffle(documents)
+    known = [fact for document in documents for fact in document.facts]
+    stated = [
+        fact for fact in known if fact.attribute == topic and fact.entity is not main and fact.entity.kind == kind
+    ]
+    instruction = ABSTAIN if rng.random() < 0.25 else ANSWER
+    made = []
+    for number in range(branches):
+        if number < 2 or not stated:
+            fact = Fact(main, topic)
+        else:
+            fact = rng.choice(stated if number < 4 else known)
+        history, asked = lead_up(world, fact, HISTORY, wording if rng.random() < 0.7 else None)
         messages = answer_messages(history, asked.question, [document.text for document in documents], instruction)
         made.append(Branch(messages, "NO-RESPONSE" if instruction is ABSTAIN and fact not in known else fact.value))
     return made
@@ -157,8 +206,10 @@ def pieces_of(tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
 
 
 def episode(rng: random.Random, split: str, level: int) -> list[Branch]:
-    """One lesson of rewriting, or of reading with at most `level` documents."""
-    return rewriting(rng, split) if rng.random() < 0.3 else reading(rng, split, level)
+    """A lesson of rewriting, or of reading with at most `level` documents; from level 4 on mostly `telling_apart`."""
+    if rng.random() < 0.3:
+        return rewriting(rng, split)
+    return telling_apart(rng, split) if level > 3 and rng.random() < 0.75 else reading(rng, split, min(level, 3))
 
 
 # ---------------------------------------------------------------------------------------------------------- tokenizer

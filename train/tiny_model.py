@@ -24,11 +24,23 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from core.artifacts import versions, write_json
 from core.runtime import Progress, log, run_command, set_up_logging
-from train.tiny_lessons import collate, encode, episode, make_tokenizer, pieces_of, reading, repetition, tree
+from train.tiny_lessons import (
+    collate,
+    encode,
+    episode,
+    make_tokenizer,
+    pieces_of,
+    reading,
+    repetition,
+    telling_apart,
+    tree,
+)
 
 WARM_UP, DECAY = 100, 0.45  # steps of rising, and last share of falling, learning rate
 # Accuracy at which repetition (level 0) ends, and then lessons get one document more, up to 3.
-MASTERED = (0.6, 0.5, 0.5, 2.0)
+MASTERED = (0.6, 0.5, 0.5)
+LAST_FROM = 0.44  # share of the steps after which documents are those that a retriever brings (level 4)
+LAST_LEVEL = 4
 REST = 0.1  # weight of the loss on what is not output; none in repetition, whose noise nothing can predict
 LOOK_EVERY, CHECKPOINT_EVERY = 100, 200
 
@@ -131,6 +143,11 @@ def loss_of(model: Qwen2ForCausalLM, batch: dict[str, torch.Tensor], rest: float
     return (loss * output).sum() / output.sum() + rest * (loss * others).sum() / others.sum().clamp(min=1)
 
 
+def told_reading(rng: random.Random, level: int) -> list:
+    """A reading lesson on unseen names whose every answer is in the documents."""
+    return telling_apart(rng, "dev", told=1.0) if level == LAST_LEVEL else reading(rng, "dev", level, told=1.0)
+
+
 def learning_rate(step: int, steps: int) -> float:
     """Share of the full learning rate: up, level, and down to nothing over the last share `DECAY` of the steps."""
     return min(1.0, (step + 1) / WARM_UP, (steps - step) / (DECAY * steps))
@@ -213,7 +230,7 @@ class Trainer:
         rng, counts = random.Random("accuracy"), torch.zeros(2)
         groups = [
             repetition(rng, self.pieces) if self.level == 0
-            else encode(self.tokenizer, reading(rng, "dev", self.level, told=1.0))
+            else encode(self.tokenizer, told_reading(rng, self.level))
             for _ in range(lessons)
         ][self.rank :: self.world]  # fmt: skip
         for start in range(0, len(groups), 8):
@@ -303,7 +320,10 @@ def carry_out(trainer: Trainer) -> list[float]:
                     "step %d: loss %.3f, %.1fM tokens, level %d, %.1f%% right", trainer.step_number,
                     sum(recent) / len(recent), trainer.tokens / 1e6, trainer.level, 100 * accuracy,
                 )  # fmt: skip
-                trainer.level += accuracy >= MASTERED[trainer.level]
+                if trainer.level < len(MASTERED):
+                    trainer.level += accuracy >= MASTERED[trainer.level]
+                elif trainer.step_number >= LAST_FROM * trainer.steps:
+                    trainer.level = LAST_LEVEL
             if trainer.step_number % CHECKPOINT_EVERY == 0 and trainer.rank == 0:
                 trainer.save_checkpoint()
     if trainer.rank == 0:

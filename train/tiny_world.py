@@ -148,13 +148,16 @@ class World:
     def facts(self, entity: Entity) -> list[Fact]:
         return [Fact(entity, attribute) for attribute in entity.values]
 
-    def passages(self, entity: Entity, favourite: dict[str, int] | None = None, copies: float = 0.1) -> list[Passage]:
+    def passages(
+        self, entity: Entity, favourite: dict[str, int] | None = None, liked: float = 0.6, copies: float = 0.1
+    ) -> list[Passage]:
         """The passages about an entity: an opening sentence, then two or three facts each; some have a reworded near-
         duplicate.
 
         Args:
             entity: what they are about.
-            favourite: for each attribute the wording that three in five sentences use; without it all are alike.
+            favourite: for each attribute the wording that is liked; without it all are alike.
+            liked: share of the sentences that use it.
             copies: share of passages that are followed by a near-duplicate with one fact fewer.
         """
         facts = self.facts(entity)
@@ -165,16 +168,17 @@ class World:
             found.append(part)
             if self.rng.random() < copies:
                 found.append(self.rng.sample(part, len(part) - 1))
-        return [self._passage(entity, number, part, favourite or {}) for number, part in enumerate(found)]
+        return [self._passage(entity, number, part, favourite or {}, liked) for number, part in enumerate(found)]
 
-    def _passage(self, entity: Entity, number: int, facts: list[Fact], favourite: dict[str, int]) -> Passage:
+    def _passage(
+        self, entity: Entity, number: int, facts: list[Fact], favourite: dict[str, int], liked: float
+    ) -> Passage:
         rng = self.rng
         sentences = [rng.choice(grammar()["kinds"][entity.kind]["openers"]).format(e=entity.name)]
         for fact in facts:
-            liked = favourite.get(f"{entity.kind}.{fact.attribute}")
-            says = (
-                fact.spec["says"][liked] if liked is not None and rng.random() < 0.6 else rng.choice(fact.spec["says"])
-            )
+            wording = favourite.get(f"{entity.kind}.{fact.attribute}")
+            favoured = wording is not None and rng.random() < liked
+            says = fact.spec["says"][wording] if favoured else rng.choice(fact.spec["says"])
             how = rng.choices(["full", "word", "pronoun"], [0.6, 0.2, 0.2])[0]
             sentences.append(sentence(says.format(v=fact.value, **entity.forms(how, rng))))
         return Passage(f"{self.split}-{entity.name.replace(' ', '_')}-{number}", " ".join(sentences), tuple(facts))
@@ -210,10 +214,10 @@ class Conversation:
         """The entity that the last answer named, when the world has it."""
         return self.world.by_name.get(self.last.value) if self.last else None
 
-    def ask(self, fact: Fact) -> Asked:
+    def ask(self, fact: Fact, wording: int | None = None) -> Asked:
         """Put a question for a fact, referring to its entity the way a user would at this point."""
         rng, entity = self.rng, fact.entity
-        wording = rng.randrange(3)
+        wording = rng.randrange(3) if wording is None else wording
         kind, how, lead = self._reference(entity)
         if how == "ellipsis":
             wording = 2
