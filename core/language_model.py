@@ -354,17 +354,27 @@ def pad_to(row: list[int], length: int) -> list[int]:
     return row + [0] * (length - len(row))
 
 
-def each_batch(lm: LanguageModel, batches: list[list[int]], work: Callable[[list[int]], None]) -> None:
-    """Do the work of every batch: on a CPU several at once, one per core.
+def each_batch(lm: LanguageModel, lengths: list[int], budget: int, work: Callable[[list[int]], None]) -> None:
+    """Do some work in batches of at most `budget` tokens: on a CPU several batches at once, one per core.
 
-    Small models keep two cores busier with two batches than with one batch on two cores, whose threads wait for each
-    other at every operation.
+    A small model keeps two cores busier with two batches than with one, whose threads wait for each other at every
+    operation.
+
+    Args:
+        lm: the model, to know its device.
+        lengths: tokens of each item.
+        budget: most tokens in work at once.
+        work: is given positions of `lengths`.
     """
     workers = torch.get_num_threads() if lm.device.type == "cpu" else 1
+    batches = batches_by_tokens(lengths, max(1, min(budget, sum(lengths)) // workers))
     if workers == 1 or len(batches) == 1:
         for batch in batches:
             work(batch)
         return
-    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        for done in [pool.submit(work, batch) for batch in batches]:
-            done.result()
+    try:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for done in [pool.submit(work, batch) for batch in batches]:
+                done.result()
+    finally:
+        torch.set_num_threads(workers)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from core.language_model import LanguageModel, Pick, chat_ids, decode, greedy
+from core.language_model import Decoded, LanguageModel, Pick, chat_ids, decode, each_batch, greedy
 from core.records import Candidate, Turn
 from core.runtime import seed_of
 from rewriter.prompts import INSTRUCTION, normalised, read_rewrite, rewrite_messages
@@ -82,10 +82,18 @@ def sample_rewrites(
         counts: `empty` and `cut` samples, `merged` duplicates, `messages_left_out` of the prompt.
     """
     prompts, left_out = zip(*(prompt_of(lm, turn, instruction, max_new_tokens) for turn in turns), strict=True)
-    noise = torch.cat([noise_of(seed, turn.id, n, max_new_tokens) for turn in turns])
-    pick = sampler(noise.to(lm.device), temperature, top_p)
+    sampled: list[list[Decoded]] = [[]] * len(turns)
+
+    def sample(batch: list[int]) -> None:
+        noise = torch.cat([noise_of(seed, turns[i].id, n, max_new_tokens) for i in batch])
+        pick = sampler(noise.to(lm.device), temperature, top_p)
+        outputs = decode(lm, [prompts[i] for i in batch], max_new_tokens, pick, n)
+        for i, some in zip(batch, outputs, strict=True):
+            sampled[i] = some
+
+    each_batch(lm, [len(prompt) for prompt in prompts], sum(map(len, prompts)), sample)
     found = []
-    for missing, outputs in zip(left_out, decode(lm, list(prompts), max_new_tokens, pick, n), strict=True):
+    for missing, outputs in zip(left_out, sampled, strict=True):
         counts: Counter = Counter(messages_left_out=missing)
         candidates: dict[str, Candidate] = {}
         for output in outputs:
@@ -113,6 +121,11 @@ def noise_of(seed: int, turn_id: str, n: int, steps: int) -> Tensor:
 def best_rewrites(lm: LanguageModel, turns: list[Turn], max_new_tokens: int, instruction: str = "") -> list[str]:
     """The most likely rewrite of each turn (greedy); the question itself where the model says nothing."""
     prompts = [prompt_of(lm, turn, instruction, max_new_tokens)[0] for turn in turns]
-    outputs = decode(lm, prompts, max_new_tokens, greedy)
-    texts = [read_rewrite(lm.tokenizer.decode(output[0].ids, skip_special_tokens=True)) for output in outputs]
+    texts = [""] * len(turns)
+
+    def rewrite(batch: list[int]) -> None:
+        for i, (output,) in zip(batch, decode(lm, [prompts[i] for i in batch], max_new_tokens, greedy), strict=True):
+            texts[i] = read_rewrite(lm.tokenizer.decode(output.ids, skip_special_tokens=True))
+
+    each_batch(lm, [len(prompt) for prompt in prompts], sum(map(len, prompts)), rewrite)
     return [text or turn.question for text, turn in zip(texts, turns, strict=True)]

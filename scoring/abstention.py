@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from core.language_model import LanguageModel, batches_by_tokens, each_batch, reply_ids, score_continuations
+from core.language_model import LanguageModel, each_batch, reply_ids, score_continuations
 from scoring.generator import Reading, prompt_of
 from scoring.prompts import ABSTAIN
 
@@ -37,6 +37,6 @@ def no_res_probs(
         for i, (output,) in zip(batch, outputs, strict=True):
             found[i] = math.exp(math.fsum(output.logprobs))
 
-    each_batch(lm, batches_by_tokens([len(prompt) + len(refusal) for prompt in prompts], batch_tokens), read)
+    each_batch(lm, [len(prompt) + len(refusal) for prompt in prompts], batch_tokens, read)
     known = dict(zip(distinct, found, strict=True))
     return [known[reading] for reading in readings]

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from core.language_model import (
     Decoded,
     LanguageModel,
-    batches_by_tokens,
     chat_ids,
     decode,
     each_batch,
@@ -87,7 +86,7 @@ def answer_all(
         for i, outputs in zip(batch, decode(lm, [prompts[i] for i in batch], max_new_tokens), strict=True):
             grounded[i] = outputs[0]
 
-    each_batch(lm, batches_by_tokens([len(p) + max_new_tokens for p in prompts], batch_tokens), answer)
+    each_batch(lm, [len(p) + max_new_tokens for p in prompts], batch_tokens, answer)
     bare = [Reading(reading.history, reading.question, ()) for reading in distinct]
     wanted = list(dict.fromkeys((b, tuple(g.ids)) for b, g in zip(bare, grounded, strict=True) if g.ids))
     ungrounded = dict(zip(wanted, read_again(lm, wanted, max_new_tokens, batch_tokens), strict=True))
@@ -131,5 +130,5 @@ def read_again(
                 found[number] = output
 
     lengths = [len(p) * max(1, len(replies[r])) for p, r in zip(prompts, readings, strict=True)]
-    each_batch(lm, batches_by_tokens(lengths, batch_tokens), read)
+    each_batch(lm, lengths, batch_tokens, read)
     return found

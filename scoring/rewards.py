@@ -7,7 +7,7 @@ from statistics import fmean, pstdev
 
 import torch
 
-from core.language_model import LanguageModel, batches_by_tokens, decode, reply_ids
+from core.language_model import LanguageModel, decode, each_batch, reply_ids
 from core.records import Score
 from core.settings import ScoringSettings
 from rewriter.sampling import noise_of, sampler
@@ -178,8 +178,8 @@ class Judge:
         rule = self.rule
         new = [reading for reading in dict.fromkeys(readings) if reading not in self._believed]
         prompts = [prompt_of(self.lm, reading, rule.sample_tokens)[0] for reading in new]
-        room = rule.samples * rule.sample_tokens
-        for batch in batches_by_tokens([len(prompt) + room for prompt in prompts], self.batch_tokens):
+
+        def sample(batch: list[int]) -> None:
             noise = torch.cat([noise_of(self.seed, repr(new[i]), rule.samples, rule.sample_tokens) for i in batch])
             pick = sampler(noise.to(self.lm.device), 1.0, 1.0)
             outputs = decode(self.lm, [prompts[i] for i in batch], rule.sample_tokens, pick, rule.samples)
@@ -191,6 +191,9 @@ class Judge:
                     )
                     for one in samples
                 ]
+
+        lengths = [rule.samples * (len(prompt) + rule.sample_tokens) for prompt in prompts]
+        each_batch(self.lm, lengths, self.batch_tokens, sample)
 
 
 def likeliest(answers: Sequence[seper.Sampled]) -> str:
