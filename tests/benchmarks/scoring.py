@@ -1,0 +1,243 @@
+"""How fast scoring is: the batched passes beside the plain way, on the same candidate lists, in one run.
+
+    python -m tests.benchmarks.scoring --json scoring.json
+
+(a) the quickstart's model over quickstart candidates; (b) a random Qwen2-shaped model of 30M parameters with 150,000
+vocabulary entries, 5 documents of 100 words, 8 candidates a turn; with a GPU, (c) one of Qwen2.5-1.5B's shape in bf16.
+Each way runs in a process of its own. The floor is the time that the multiplications of the needed forward passes take
+at the machine's measured matrix rate.
+"""
+
+import argparse
+import json
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TURNS = {"a": 96, "b": 3, "c": 512}
+PLAIN_ITEMS = {"a": 10_000, "b": 24, "c": 32}  # the plain way is timed on so many items
+NEW_TOKENS = {"a": 16, "b": 32, "c": 32}
+
+
+def quickstart_jobs(turns: int, folder: Path) -> list[list]:
+    """Readings of the candidates of quickstart turns: a list per turn, one reading per candidate."""
+    from core.artifacts import completed
+    from core.inputs import data_file
+    from core.settings import read_settings
+    from retrieval.corpus import read_corpus
+    from retrieval.rankings import make_rankings
+    from rewriter.candidates import make_candidates
+    from rewriter.conversations import read_turns
+    from scoring.generator import Reading
+    from train.tiny_world import make_quickstart_data
+
+    config = str(ROOT / "configs/quickstart.yaml")
+    settings = read_settings("", ["--config", config, "--run.dir", str(folder), "--run.limit", str(turns)])
+    make_quickstart_data(folder / "data")
+    make_candidates(settings)
+    make_rankings(settings)
+    passages = {passage.id: passage.content for passage in read_corpus(data_file(settings, "corpus"))}
+    known = {turn.id: turn for turn in read_turns(data_file(settings, "train"), turns)}
+    return [
+        [
+            Reading.of(known[r["id"]].history, known[r["id"]].question, [passages[doc] for doc, _ in ranking])
+            for ranking in r["rankings"]
+        ]
+        for r in completed(folder / "rankings").records()
+    ]
+
+
+def long_jobs(turns: int) -> list[list]:
+    """8 candidates a turn, 5 documents of 100 words each out of the turn's best 8."""
+    from scoring.generator import Reading
+    from train.tiny_world import World, conversation
+
+    rng = random.Random(0)
+    world = World(rng, "lm", 60)
+    words = " ".join(passage.text for entity in world.entities for passage in world.passages(entity)).split()
+    made = []
+    for _ in range(turns):
+        history, asked = list(conversation(world, 4))[-1]
+        best = [" ".join(words[start : start + 100]) for start in rng.sample(range(len(words) - 100), 8)]
+        made.append([Reading.of(history, asked.question, rng.sample(best, 5)) for _ in range(8)])
+    return made
+
+
+def model_of(case: str):
+    """The generator of a case."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from core.language_model import LanguageModel, load_language_model
+
+    tiny = load_language_model(str(ROOT / "configs/tiny-model"))
+    if case == "a":
+        return tiny
+    shape = {
+        "b": dict(vocab_size=150_000, hidden_size=160, intermediate_size=640, num_hidden_layers=12,
+                  num_attention_heads=5, num_key_value_heads=5),
+        "c": dict(vocab_size=151_936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28,
+                  num_attention_heads=12, num_key_value_heads=2),
+    }[case]  # fmt: skip
+    torch.manual_seed(0)
+    config = Qwen2Config(**shape, tie_word_embeddings=True, eos_token_id=1, pad_token_id=0, bos_token_id=None)
+    model = Qwen2ForCausalLM(config)
+    if case == "c":
+        model = model.to("cuda", torch.bfloat16)
+    return LanguageModel(case, model.eval(), tiny.tokenizer)
+
+
+def matrix_rate(device: str) -> float:
+    """Measured floating-point operations per second of a large matrix product."""
+    import torch
+
+    size, dtype = (2048, torch.float32) if device == "cpu" else (8192, torch.bfloat16)
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    best = float("inf")
+    for _ in range(8):
+        start = time.perf_counter()
+        a @ b
+        if device != "cpu":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best
+
+
+def needed_operations(lm, jobs: list[list], answers: dict, max_new_tokens: int) -> tuple[float, int]:
+    """Operations and tokens of the forward passes that are needed: each distinct (question, documents) prompt and its
+    answer once, each distinct (question, answer) without documents on one pass over the bare prompt."""
+    from scoring.generator import Reading, prompt_of
+
+    config = lm.model.config
+    width, layers, heads = config.hidden_size, config.num_hidden_layers, config.num_attention_heads
+    kv = config.num_key_value_heads * (width // heads)
+    layer = 2 * (2 * width * width + 2 * width * kv + 3 * width * config.intermediate_size)
+    head = 2 * width * config.vocab_size
+    total, tokens = 0.0, 0
+
+    def forward(start: int, count: int) -> float:
+        attention = 4 * width * sum(range(start + 1, start + count + 1))
+        return layers * (count * layer + attention)
+
+    bare: dict = {}
+    for reading in {reading for job in jobs for reading in job}:
+        prompt = len(prompt_of(lm, reading, max_new_tokens)[0])
+        length = len(answers[reading].ids)
+        total += forward(0, prompt + length) + (length + 1) * head
+        tokens += prompt + length
+        bare.setdefault(Reading(reading.history, reading.question, ()), set()).add(tuple(answers[reading].ids))
+    for reading, replies in bare.items():
+        prompt = len(prompt_of(lm, reading, max_new_tokens)[0])
+        total += forward(0, prompt) + sum(forward(prompt, len(r) - 1) + len(r) * head for r in replies if r)
+        tokens += prompt + sum(max(0, len(r) - 1) for r in replies)
+    return total, tokens
+
+
+def resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+
+def fast(lm, jobs: list[list], case: str) -> list:
+    from scoring.generator import answer_all
+
+    batch_tokens = 16384 if case != "c" else 131072
+    found = []
+    for start in range(0, len(jobs), 32):
+        readings = [reading for job in jobs[start : start + 32] for reading in job]
+        found += answer_all(lm, readings, NEW_TOKENS[case], batch_tokens)
+    return found
+
+
+def measure(case: str, way: str, turns: int, folder: Path) -> dict:
+    """One way in this process."""
+    from core.runtime import peak_memory_mb
+    from tests.oracle import plain_no_res, plain_scores
+
+    jobs = quickstart_jobs(turns, folder) if case == "a" else long_jobs(turns)
+    lm = model_of(case)
+    readings = [reading for job in jobs for reading in job]
+    if way.startswith("plain"):
+        readings = readings[: PLAIN_ITEMS[case]]
+    before, start = resident_mb(), time.perf_counter()
+    if way == "plain":
+        done = [plain_scores(lm, reading, NEW_TOKENS[case]) for reading in readings]
+    elif way == "plain udcg":
+        from core.language_model import reply_ids
+
+        refusal = reply_ids(lm, "NO-RESPONSE")[:1]
+        done = [plain_no_res(lm, reading, refusal, "first_token") for reading in readings]
+    elif way == "fast udcg":
+        from core.settings import ScoringSettings
+        from scoring.rewards import Item, Judge
+
+        judge, done = Judge(lm, ScoringSettings(), 16, 16384), []
+        for job_start in range(0, len(jobs), 32):
+            some = [r for job in jobs[job_start : job_start + 32] for r in job]
+            done += judge.scores([Item(r, (True,) * len(r.documents)) for r in some], ["udcg"])
+    else:
+        done = fast(lm, jobs, case)
+    seconds = time.perf_counter() - start
+    made = {"items": len(readings), "seconds": seconds, "items_per_s": len(done) / seconds,
+            "peak_mb": peak_memory_mb() - before}  # fmt: skip
+    if way == "fast":
+        from collections import namedtuple
+
+        ids = namedtuple("ids", "ids")
+        answers = {r: ids(one.stats.tokens) for r, one in zip(readings, done, strict=True)}
+        operations, tokens = needed_operations(lm, jobs, answers, NEW_TOKENS[case])
+        floor = operations / matrix_rate(str(lm.device.type))
+        made |= {"tokens_per_s": tokens / seconds, "floor_seconds": floor, "share_of_floor": floor / seconds}
+        made["distinct"] = len(set(readings))
+    return made
+
+
+def in_process(case: str, way: str, turns: int) -> dict:
+    """One way in a process of its own."""
+    words = [sys.executable, "-m", "tests.benchmarks.scoring", "--case", case, "--way", way, "--turns", str(turns)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--turns", type=int, help="turns of each case")
+    parser.add_argument("--case", choices=["a", "b", "c"], help="this case alone")
+    parser.add_argument("--way", choices=["fast", "plain", "fast udcg", "plain udcg"], help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.way:
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(measure(arguments.case, arguments.way, arguments.turns, Path(folder))))
+        return
+    import torch
+
+    cases = [arguments.case] if arguments.case else ["a", "b", *(["c"] if torch.cuda.is_available() else [])]
+    made: dict = {}
+    for case in cases:
+        turns = arguments.turns or TURNS[case]
+        quick, plain = in_process(case, "fast", turns), in_process(case, "plain", turns)
+        twice = in_process(case, "fast", 2 * turns)
+        made[case] = quick | {
+            "ratio": quick["items_per_s"] / plain["items_per_s"],
+            "plain_items_per_s": plain["items_per_s"],
+            "plain_peak_mb": plain["peak_mb"],
+            "time_of_twice_the_turns": twice["seconds"] / quick["seconds"] / (twice["items"] / quick["items"]) * 2,
+            "peak_mb_of_twice_the_turns": twice["peak_mb"],
+        }
+    if "a" in cases:
+        turns = arguments.turns or TURNS["a"]
+        quick, plain = in_process("a", "fast udcg", turns), in_process("a", "plain udcg", turns)
+        made["udcg"] = {"ratio": quick["items_per_s"] / plain["items_per_s"], "items_per_s": quick["items_per_s"]}
+    for case, figures in made.items():
+        print(f"{case}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(made, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
