@@ -178,6 +178,21 @@ def test_second_round_of_pairs_from_the_sft_rewriter(whole, tmp_path):
     assert first == json.loads((whole[0] / "pairs/manifest.json").read_text())
 
 
+def test_several_rewards_share_candidates_and_rankings(tmp_path):
+    rewards = ["udcg", "delta_seper_hard", "weighted"]
+    words = [sys.executable, "-m", "train.compare", "--rewards", *rewards, "--config", "configs/quickstart.yaml"]
+    options = ["--run.dir", str(tmp_path / "run"), *QUICK, "--scoring.entailment", "exact", "--scoring.samples", "3",
+               "--scoring.weights", "{key_entropy: 1.0, answer_logprob: 0.5}", "--scoring.sample_tokens", "8"]  # fmt: skip
+    said = finish([*words, *options])
+    first = lines(tmp_path / "run/candidates")
+    for reward in rewards:
+        assert lines(tmp_path / f"run/rewards/{reward}/candidates") == first
+        pairs = lines(tmp_path / f"run/rewards/{reward}/pairs")
+        assert pairs and all(pair["reward"] == reward and pair["gap"] > 0 for pair in pairs)
+    table = (tmp_path / "run/rewards/table.md").read_text()
+    assert table in said and all(reward in table for reward in rewards)
+
+
 def test_qwen_config_on_real_conversations(shared_data, tmp_path):
     """`configs/qwen.yaml` with a tiny random Qwen2 in place of the Hub id: every stage runs on real text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -1,0 +1,78 @@
+"""`python -m scoring.validity`: win rates by hand, the lists, and the files it writes."""
+
+import json
+import random
+import subprocess
+import sys
+import xml.etree.ElementTree
+
+import pytest
+
+from scoring.validity import gold_and_without, plot_of, win_rate
+from tests.conftest import ROOT
+from tests.test_utility import ITEM
+
+
+def test_win_rate_by_hand():
+    values = {
+        "1": {"gold": 2.0, "without": 1.0},
+        "2": {"gold": 1.0, "without": 1.0},
+        "3": {"gold": 3.0, "without": 1.0},
+        "4": {"gold": 0.0, "without": 1.0},
+        "5": {"gold": 5.0, "without": 1.0},
+        "6": {"gold": None, "without": 1.0},
+    }
+    found = win_rate(values, "gold", "without")
+    assert found["rate"] == (3 + 0.5) / 5
+    assert (found["wins"], found["losses"], found["ties"], found["without_value"]) == (3, 1, 1, 1)
+    assert found["p"] == pytest.approx(2 * (4 + 1) / 16)  # two-sided, 3 or more of 4 fair coins
+    assert win_rate(values, "random", "retrieved")["rate"] is None
+
+
+def test_both_lists_share_the_retrieved_documents():
+    for seed in range(5):
+        gold, without = gold_and_without({"g"}, ["a", "g", "b", "c"], 3, random.Random(seed))
+        assert without == ["a", "b", "c"] and len(gold) == 3 and "g" in gold
+        assert [doc for doc in gold if doc != "g"] == ["a", "b"]
+
+
+def test_names_are_escaped_in_the_plot():
+    made = {"rewards": {"<b>&": {"gold over without": {"rate": 0.5}}}}
+    root = xml.etree.ElementTree.fromstring(plot_of(made))
+    assert any(element.text == "<b>&" for element in root.iter())
+
+
+def test_the_command(random_llama, tmp_path):
+    items = [ITEM | {"question": f"Where was Talpa born? {n}"} for n in range(5)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    words = ["--input", tmp_path / "in.jsonl", "--model", random_llama, "--output", tmp_path / "out"]
+    done = subprocess.run(
+        [sys.executable, "-m", "scoring.validity", *map(str, words)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    made = json.loads((tmp_path / "out/validity.json").read_text())
+    assert made["questions"] == 5 and made["lists"] == 10
+    assert made["rewards"]["reciprocal_rank"]["gold over without"]["rate"] == 1.0
+    assert {"key_entropy", "entropy", "key_ppl", "ppl", "udcg", "answer_logprob"} <= made["rewards"].keys()
+    assert "| key_entropy |" in (tmp_path / "out/validity.md").read_text()
+    assert "| key_entropy |" in done.stdout
+    xml.etree.ElementTree.parse(tmp_path / "out/validity.svg")
+
+
+def test_bad_flags():
+    for words, expected in (
+        ([], "`--config`"),
+        (["--input", "x.jsonl"], "needs `--model`"),
+        (["--input", "nowhere.jsonl", "--model", "m"], "nowhere.jsonl"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "scoring.validity", "--output", "o", *words],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2 and expected in done.stderr and "Traceback" not in done.stderr
