@@ -204,7 +204,7 @@ def shown(value: float | None, form: str = ".3f") -> str:
 def table_of(made: dict[str, Any]) -> str:
     """The figures in Markdown."""
     lines = [
-        "| reward | gold list wins | sign test p | tau-b with right answers | 4 random over 4 retrieved | ms an item |",
+        "| reward | gold list wins | sign test p | tau-b with right answers | random over retrieved | ms an item |",
         "|---|---|---|---|---|---|",
     ]
     for name, one in made["rewards"].items():
