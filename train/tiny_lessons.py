@@ -258,13 +258,7 @@ def pieces_of(tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
         [f" {start}{end}" for start in grammar()["starts"] for end in grammar()["ends"]],
         [f" {word}" for word in [*listed_words(), *grammar()["given"]]],
         list("0123456789"),
-        [
-            f" {word}"
-            for spec in specs
-            for text in spec["says"] + spec["asks"]
-            for word in text.split()
-            if word.isalpha()
-        ],
+        [f" {word}" for text in sentences for word in text.split() if word.isalpha()],
     ]
     ids = [{token for some in tokenizer(part)["input_ids"] for token in some} for part in texts]
     ids[3] -= ids[0] | ids[1] | ids[2]
