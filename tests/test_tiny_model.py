@@ -1,12 +1,28 @@
 """The tiny model's training: the tree mask changes nothing, the loss falls, and a stopped training ends the same."""
 
+import json
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
 
-from train.tiny_lessons import CHAT_TEMPLATE, collate, encode, make_tokenizer, reading, render, rewriting
-from train.tiny_model import Trainer, new_model, orthogonal
+from tests.conftest import ROOT
+from train.tiny_lessons import (
+    CHAT_TEMPLATE,
+    collate,
+    encode,
+    make_tokenizer,
+    pieces_of,
+    reading,
+    recall,
+    records,
+    render,
+    rewriting,
+    telling_apart,
+)
+from train.tiny_model import RECALL, Trainer, new_model, orthogonal
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +60,7 @@ def test_orthogonal_pushes_singular_values_towards_one():
 def test_the_loss_falls_and_a_stopped_training_ends_the_same(tmp_path):
     def trainer(folder):
         made = Trainer(tmp_path / folder, seed=0, steps=16, batch=2, lr=5e-3)
-        made.level = 1
+        made.level = RECALL + 1
         return made
 
     whole = trainer("a")
@@ -59,3 +75,49 @@ def test_the_loss_falls_and_a_stopped_training_ends_the_same(tmp_path):
     second.load_checkpoint()
     assert second.step_number == 7
     assert [second.step() for _ in range(9)] == losses[7:]
+
+
+def test_two_processes_train_together(tmp_path):
+    words = [sys.executable, "-m", "train.tiny_model", "--out", str(tmp_path / "m"), "--steps", "3", "--workers", "2"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-2000:]
+    made = json.loads((tmp_path / "m/training.json").read_text())
+    assert made["processes"] == 2 and made["tokens"] > 0
+    assert (tmp_path / "m/model.safetensors").exists() and not (tmp_path / "m/checkpoint.safetensors").exists()
+
+
+def test_a_record_holds_the_value_of_its_name(tokenizer):
+    pieces, marker = pieces_of(tokenizer), tokenizer.convert_tokens_to_ids("<|assistant|>")
+    assert all(pieces) and not set(pieces[3]) & {*pieces[0], *pieces[1], *pieces[2]}
+    for seed in range(20):
+        for prompt, target in records(random.Random(seed), pieces, 0, marker):
+            assert prompt[-1] == marker
+            wanted = prompt[-3:-1] + target
+            assert any(prompt[i : i + len(wanted)] == wanted for i in range(len(prompt)))
+
+
+def documents_of(branch):
+    return branch.messages[1]["content"].partition("\n\nConversation:")[0]
+
+
+def test_lessons_whose_answers_are_told_hold_them():
+    for seed in range(20):
+        told = [*recall(random.Random(seed), "lm"), *telling_apart(random.Random(seed), "lm", 3, told=1.0)]
+        assert all(branch.target in documents_of(branch) for branch in told)
+
+
+def test_most_documents_state_the_thing_of_others():
+    """In `telling_apart` the same attribute is stated by several documents, so words alone do not answer."""
+    from train.tiny_world import grammar
+
+    crowded = 0
+    for seed in range(40):
+        documents = documents_of(telling_apart(random.Random(seed), "lm")[0]).split("\n")[1:]
+        stems = [
+            says.split("{v}")[0].replace("{e}", "").replace("{p}", "").strip()
+            for kind in grammar()["kinds"].values()
+            for spec in kind["attributes"].values()
+            for says in spec["says"]
+        ]
+        crowded += max(sum(stem in document for document in documents) for stem in stems if stem) >= 2
+    assert crowded >= 25

@@ -15,7 +15,7 @@ from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
 from rewriter.prompts import rewrite_messages
 from scoring.prompts import ABSTAIN, ANSWER, answer_messages
-from train.tiny_world import Asked, Conversation, Fact, World, grammar, stand_alone
+from train.tiny_world import Asked, Conversation, Fact, World, grammar, sentence, stand_alone
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|> ' + m['content'] + '<|end|>' }}{% endfor %}"
@@ -56,6 +56,25 @@ def lead_up(
         if (before.entity, before.attribute) != (fact.entity, fact.attribute):
             talk.answer(talk.ask(before))
     return talk.history, talk.ask(fact, wording)
+
+
+def recall(rng: random.Random, split: str, branches: int = 5) -> list[Branch]:
+    """The same thing stated of three to six entities, in a sentence each, and asked of several.
+
+    Words alone do not tell which statement is meant: the answer is found by the name or not at all.
+    """
+    kind = rng.choice(KINDS)
+    world = World(rng, split, 0, kinds=[kind] * rng.randint(3, 6), namesakes=0.2)
+    topic = rng.choice(list(world.entities[0].values))
+    facts = [Fact(entity, topic) for entity in world.entities]
+    documents = [
+        sentence(rng.choice(fact.spec["says"]).format(v=fact.value, **fact.entity.forms("full", rng)))
+        for fact in rng.sample(facts, len(facts))
+    ]
+    made = []
+    for fact in rng.sample(facts, min(branches, len(facts))):
+        made.append(Branch(answer_messages([], Conversation(world).ask(fact).question, documents), fact.value))
+    return made
 
 
 def reading(
@@ -103,8 +122,10 @@ def reading(
     return made
 
 
-def telling_apart(rng: random.Random, split: str, told: float = 0.5, branches: int = 5) -> list[Branch]:
-    """Questions on three documents as a retriever brings them that goes by the words of the question.
+def telling_apart(
+    rng: random.Random, split: str, count: int = 3, told: float = 0.6, branches: int = 5
+) -> list[Branch]:
+    """Questions on documents as a retriever brings them that goes by the words of the question.
 
     Most state the thing in question of others, in the question's words; the right one, if it is there, says it in any
     words. A model that goes by words alone is wrong here; one that cannot find the entity should be unsure.
@@ -112,6 +133,7 @@ def telling_apart(rng: random.Random, split: str, told: float = 0.5, branches: i
     Args:
         rng: source of every choice.
         split: of the entities' names.
+        count: number of documents.
         told: share of the sets in which a document holds what is asked of the main entity.
         branches: number of questions.
     """
@@ -129,7 +151,7 @@ def telling_apart(rng: random.Random, split: str, told: float = 0.5, branches: i
     for pool in (gold, near, same, rest):
         rng.shuffle(pool)
     documents = [gold[0]] if rng.random() < told else []
-    while len(documents) < 3:
+    while len(documents) < count:
         pool = rng.choices([same, near, rest], [7, 2, 1])[0]
         documents.append((pool or rest).pop())
     rng.shuffle(documents)
@@ -144,7 +166,9 @@ def telling_apart(rng: random.Random, split: str, told: float = 0.5, branches: i
             fact = Fact(main, topic)
         else:
             fact = rng.choice(stated if number < 4 else known)
-        history, asked = lead_up(world, fact, HISTORY, wording if rng.random() < 0.7 else None)
+        history, asked = lead_up(
+            world, fact, HISTORY if count > 2 else SHORT_HISTORY, wording if rng.random() < 0.7 else None
+        )
         messages = answer_messages(history, asked.question, [document.text for document in documents], instruction)
         made.append(Branch(messages, "NO-RESPONSE" if instruction is ABSTAIN and fact not in known else fact.value))
     return made
@@ -188,28 +212,67 @@ def repetition(rng: random.Random, pieces: list[list[int]]) -> list[tuple[list[i
         One encoded branch: prompt and target ids.
     """
 
-    def noise(least: int, most: int) -> list[int]:
-        return [rng.choice(rng.choices(pieces, [6, 3, 1])[0]) for _ in range(rng.randint(least, most))]
+    again = noise(rng, pieces, 3, 8)
+    return [(noise(rng, pieces, 1, 10) + again + noise(rng, pieces, 1, 10) + again[:1], again[1:])]
 
-    again = noise(3, 8)
-    return [(noise(1, 10) + again + noise(1, 10) + again[:1], again[1:])]
+
+def noise(rng: random.Random, pieces: list[list[int]], least: int, most: int) -> list[int]:
+    return [rng.choice(rng.choices(pieces[:3], [6, 3, 1])[0]) for _ in range(rng.randint(least, most))]
+
+
+def records(
+    rng: random.Random, pieces: list[list[int]], filler: int, marker: int, branches: int = 5
+) -> list[tuple[list[int], list[int]]]:
+    """Records of a name, filler that all share, and a value; then a name, other filler, a marker: what is its value?
+
+    Without filler this is repetition. The more of it, the farther the value is from its name: a way from copying to
+    `recall` in small steps.
+
+    Args:
+        rng: source of every choice.
+        pieces: as for `repetition`.
+        filler: most tokens between a name and its value.
+        marker: the token after which the value is wanted.
+        branches: most values that are asked for.
+
+    Returns:
+        Encoded branches: prompt and target ids.
+    """
+    syllables, words, digits, others = pieces
+    names = [rng.choices(syllables, k=2) for _ in range(rng.randint(2, 6))]
+    values = [rng.choices(rng.choice([words, digits]), k=rng.randint(1, 2)) for _ in names]
+    between, asked = (rng.choices(others, k=rng.randint(0, filler)) for _ in range(2))
+    end = rng.choices(others, k=1)
+    told = [token for name, value in zip(names, values, strict=True) for token in name + between + value + end]
+    chosen = rng.sample(range(len(names)), min(branches, len(names)))
+    return [(told + names[i] + asked + [marker], values[i] + end) for i in chosen]
 
 
 def pieces_of(tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
-    """Token ids that answers are made of: syllables of names, listed words, digits."""
+    """Token ids of name syllables, of listed words, of digits, and of the other words of the grammar's sentences."""
+    kinds = grammar()["kinds"].values()
+    sentences = [
+        text for kind in kinds for spec in kind["attributes"].values() for text in spec["says"] + spec["asks"]
+    ]
     texts = [
         [f" {start}{end}" for start in grammar()["starts"] for end in grammar()["ends"]],
         [f" {word}" for word in [*listed_words(), *grammar()["given"]]],
         list("0123456789"),
+        [f" {word}" for text in sentences for word in text.split() if word.isalpha()],
     ]
-    return [sorted({token for ids in tokenizer(some)["input_ids"] for token in ids}) for some in texts]
+    ids = [{token for some in tokenizer(part)["input_ids"] for token in some} for part in texts]
+    ids[3] -= ids[0] | ids[1] | ids[2]
+    return [sorted(some) for some in ids]
 
 
-def episode(rng: random.Random, split: str, level: int) -> list[Branch]:
-    """A lesson of rewriting, or of reading with at most `level` documents; from level 4 on mostly `telling_apart`."""
-    if rng.random() < 0.3:
+def episode(rng: random.Random, split: str, documents: int) -> list[Branch]:
+    """One lesson in words: rewriting, recall, or reading with at most so many documents. Without documents, mostly
+    recall."""
+    if rng.random() < (0.3 if documents else 0.15):
         return rewriting(rng, split)
-    return telling_apart(rng, split) if level > 3 and rng.random() < 0.75 else reading(rng, split, min(level, 3))
+    if not documents or rng.random() < 0.1:
+        return recall(rng, split)
+    return telling_apart(rng, split, documents) if rng.random() < 0.5 else reading(rng, split, documents)
 
 
 # ---------------------------------------------------------------------------------------------------------- tokenizer

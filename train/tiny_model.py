@@ -30,19 +30,21 @@ from train.tiny_lessons import (
     episode,
     make_tokenizer,
     pieces_of,
-    reading,
+    recall,
+    records,
     repetition,
     telling_apart,
     tree,
 )
 
 WARM_UP, DECAY = 100, 0.45  # steps of rising, and last share of falling, learning rate
-# Accuracy at which repetition (level 0) ends, and then lessons get one document more, up to 3.
-MASTERED = (0.6, 0.5, 0.5)
-LAST_FROM = 0.44  # share of the steps after which documents are those that a retriever brings (level 4)
-LAST_LEVEL = 4
+# The levels: repetition; records with up to 0, 1, ... 6 tokens of filler; recall; reading of 2, and of 3 documents.
+FILLER = 6
+RECALL = FILLER + 2
+LAST_LEVEL = RECALL + 2
+MASTERED = (0.6, *[0.7] * (FILLER + 1), 0.7, 0.5)  # accuracy at which each level ends
 REST = 0.1  # weight of the loss on what is not output; none in repetition, whose noise nothing can predict
-LOOK_EVERY, CHECKPOINT_EVERY = 100, 200
+LOOK_EVERY, CHECKPOINT_EVERY = 50, 100
 
 
 class Muon(torch.optim.Optimizer):
@@ -90,7 +92,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast, seed: int, width: int = 128, l
         num_attention_heads=width // 32,
         num_key_value_heads=width // 32,
         max_position_embeddings=2048,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -143,11 +145,6 @@ def loss_of(model: Qwen2ForCausalLM, batch: dict[str, torch.Tensor], rest: float
     return (loss * output).sum() / output.sum() + rest * (loss * others).sum() / others.sum().clamp(min=1)
 
 
-def told_reading(rng: random.Random, level: int) -> list:
-    """A reading lesson on unseen names whose every answer is in the documents."""
-    return telling_apart(rng, "dev", told=1.0) if level == LAST_LEVEL else reading(rng, "dev", level, told=1.0)
-
-
 def learning_rate(step: int, steps: int) -> float:
     """Share of the full learning rate: up, level, and down to nothing over the last share `DECAY` of the steps."""
     return min(1.0, (step + 1) / WARM_UP, (steps - step) / (DECAY * steps))
@@ -174,14 +171,25 @@ class Trainer:
         self.step_number, self.tokens, self.level = 0, 0, 0
         self.seconds, self.start = 0, time.monotonic()  # of earlier lives, and the start of this one
         self.pieces = pieces_of(self.tokenizer)
+        self.marker = self.tokenizer.convert_tokens_to_ids("<|assistant|>")
+
+    def lesson(self, rng: random.Random, test: bool = False) -> list:
+        """An encoded episode of the present level; to `test`, with unseen names, and every answer in the context."""
+        if self.level == 0:
+            return repetition(rng, self.pieces)
+        if self.level < RECALL:
+            return records(rng, self.pieces, self.level - 1, self.marker)
+        documents = self.level - RECALL + 1 if self.level > RECALL else 0
+        if not test:
+            return encode(self.tokenizer, episode(rng, "lm", documents))
+        told = telling_apart(rng, "dev", documents, told=1.0) if documents else recall(rng, "dev")
+        return encode(self.tokenizer, told)
 
     def groups(self, step: int) -> list:
-        """This process's share of the encoded episodes of one step, shortest first."""
+        """This process's share of the encoded episodes of one step, shortest first; short ones are more."""
         rng = random.Random(f"{self.seed} lesson {step}")
-        if self.level == 0:
-            made = [repetition(rng, self.pieces) for _ in range(4 * self.batch)]
-        else:
-            made = [encode(self.tokenizer, episode(rng, "lm", self.level)) for _ in range(self.batch)]
+        count = self.batch * (4 if self.level < RECALL else 2 if self.level == RECALL else 1)
+        made = [self.lesson(rng) for _ in range(count)]
         return sorted(made, key=lambda group: len(tree(group)[0]))[self.rank :: self.world]
 
     def batch_of(self, groups: list) -> dict[str, Tensor]:
@@ -197,7 +205,7 @@ class Trainer:
         for start in range(0, len(groups), size):
             batch = self.batch_of(groups[start : start + size])
             share = len(batch["input_ids"]) / len(groups) / self.world
-            loss = loss_of(self.model, batch, REST if self.level else 0.0) * share
+            loss = loss_of(self.model, batch, REST if self.level >= RECALL else 0.0) * share
             loss.backward()
             total += loss.detach()
             tokens += int((batch["following"] >= 0).sum())
@@ -226,13 +234,9 @@ class Trainer:
 
     @torch.inference_mode()
     def accuracy(self, lessons: int = 64) -> float:
-        """Share of targets, all to be found in the context, whose every token is the most likely one; unseen names."""
+        """Share of targets whose every token is the most likely one, in test lessons of the present level."""
         rng, counts = random.Random("accuracy"), torch.zeros(2)
-        groups = [
-            repetition(rng, self.pieces) if self.level == 0
-            else encode(self.tokenizer, told_reading(rng, self.level))
-            for _ in range(lessons)
-        ][self.rank :: self.world]  # fmt: skip
+        groups = [self.lesson(rng, test=True) for _ in range(lessons)][self.rank :: self.world]
         for start in range(0, len(groups), 8):
             part = groups[start : start + 8]
             batch = self.batch_of(part)
@@ -320,10 +324,7 @@ def carry_out(trainer: Trainer) -> list[float]:
                     "step %d: loss %.3f, %.1fM tokens, level %d, %.1f%% right", trainer.step_number,
                     sum(recent) / len(recent), trainer.tokens / 1e6, trainer.level, 100 * accuracy,
                 )  # fmt: skip
-                if trainer.level < len(MASTERED):
-                    trainer.level += accuracy >= MASTERED[trainer.level]
-                elif trainer.step_number >= LAST_FROM * trainer.steps:
-                    trainer.level = LAST_LEVEL
+                trainer.level += trainer.level < LAST_LEVEL and accuracy >= MASTERED[trainer.level]
             if trainer.step_number % CHECKPOINT_EVERY == 0 and trainer.rank == 0:
                 trainer.save_checkpoint()
     if trainer.rank == 0:
@@ -347,7 +348,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="model folder")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and data (default 0)")
-    parser.add_argument("--steps", type=int, default=4500, help="updates (default 4500)")
+    parser.add_argument("--steps", type=int, default=3300, help="updates (default 3300)")
     parser.add_argument("--batch", type=int, default=16, help="episodes per update (default 16)")
     parser.add_argument("--lr", type=float, default=5e-3, help="learning rate of the weight matrices (default 5e-3)")
     parser.add_argument(
