@@ -366,6 +366,8 @@ def each_batch(lm: LanguageModel, lengths: list[int], budget: int, work: Callabl
         budget: most tokens in work at once.
         work: is given positions of `lengths`.
     """
+    if not lengths:
+        return
     workers = torch.get_num_threads() if lm.device.type == "cpu" else 1
     batches = batches_by_tokens(lengths, max(1, min(budget, sum(lengths)) // workers))
     if workers == 1 or len(batches) == 1:

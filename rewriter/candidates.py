@@ -72,7 +72,9 @@ def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
     for record in records:
         counts.update(total=1, distinct=len(record["candidates"]), failed=not record["candidates"])
         counts.update(record["counts"])
-    return dict(counts) | {"reasons": {"turns with empty samples alone": counts["failed"]}}
+    reasons = {"turns too long for the context": counts["too_long"]}
+    reasons["turns with empty samples alone"] = counts["failed"] - counts["too_long"]
+    return dict(counts) | {"reasons": {reason: number for reason, number in reasons.items() if number}}
 
 
 def main() -> None:

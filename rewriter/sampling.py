@@ -1,6 +1,7 @@
 """Several rewrites a turn from a causal LM, or the most likely one."""
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -91,10 +92,10 @@ def sample_rewrites(
         for i, some in zip(batch, outputs, strict=True):
             sampled[i] = some
 
-    each_batch(lm, [len(prompt) for prompt in prompts], sum(map(len, prompts)), sample)
+    in_batches_that_fit(lm, prompts, max_new_tokens, sample)
     found = []
     for missing, outputs in zip(left_out, sampled, strict=True):
-        counts: Counter = Counter(messages_left_out=missing)
+        counts: Counter = Counter(messages_left_out=missing, too_long=not outputs)
         candidates: dict[str, Candidate] = {}
         for output in outputs:
             text = read_rewrite(lm.tokenizer.decode(output.ids, skip_special_tokens=True))
@@ -127,5 +128,14 @@ def best_rewrites(lm: LanguageModel, turns: list[Turn], max_new_tokens: int, ins
         for i, (output,) in zip(batch, decode(lm, [prompts[i] for i in batch], max_new_tokens, greedy), strict=True):
             texts[i] = read_rewrite(lm.tokenizer.decode(output.ids, skip_special_tokens=True))
 
-    each_batch(lm, [len(prompt) for prompt in prompts], sum(map(len, prompts)), rewrite)
+    in_batches_that_fit(lm, prompts, max_new_tokens, rewrite)
     return [text or turn.question for text, turn in zip(texts, turns, strict=True)]
+
+
+def in_batches_that_fit(
+    lm: LanguageModel, prompts: Sequence[list[int]], room: int, work: Callable[[list[int]], None]
+) -> None:
+    """Work through the prompts that leave room for an output; the others are passed over."""
+    fits = [i for i, prompt in enumerate(prompts) if len(prompt) + room <= lm.context]
+    lengths = [len(prompts[i]) for i in fits]
+    each_batch(lm, lengths, sum(lengths), lambda batch: work([fits[i] for i in batch]))

@@ -38,12 +38,14 @@ class Reading:
 
 @dataclass(frozen=True)
 class Answered:
-    """What the passes made of a reading. `cut` documents did not fit the context; `ended` tells a finished answer."""
+    """What the passes made of a reading. `cut` documents did not fit the context; `ended` tells a finished answer;
+    without `fits`, the question alone was too long and nothing was answered."""
 
     answer: str
     stats: TokenStats
     cut: int
     ended: bool
+    fits: bool = True
 
 
 def prompt_of(lm: LanguageModel, reading: Reading, room: int, instruction: str = ANSWER) -> tuple[list[int], int]:
@@ -86,12 +88,14 @@ def answer_all(
         for i, outputs in zip(batch, decode(lm, [prompts[i] for i in batch], max_new_tokens), strict=True):
             grounded[i] = outputs[0]
 
-    each_batch(lm, [len(p) + max_new_tokens for p in prompts], batch_tokens, answer)
+    lengths = [len(prompt) + max_new_tokens for prompt in prompts]
+    short = [i for i, length in enumerate(lengths) if length <= lm.context]
+    each_batch(lm, [lengths[i] for i in short], batch_tokens, lambda batch: answer([short[i] for i in batch]))
     bare = [Reading(reading.history, reading.question, ()) for reading in distinct]
     wanted = list(dict.fromkeys((b, tuple(g.ids)) for b, g in zip(bare, grounded, strict=True) if g.ids))
     ungrounded = dict(zip(wanted, read_again(lm, wanted, max_new_tokens, batch_tokens), strict=True))
     made = {}
-    for reading, left, without, given in zip(distinct, cut, bare, grounded, strict=True):
+    for reading, left, without, given, length in zip(distinct, cut, bare, grounded, lengths, strict=True):
         plain = ungrounded.get((without, tuple(given.ids)), Decoded())
         stats = TokenStats(
             tokens=tuple(lm.tokenizer.decode([token]) for token in given.ids),
@@ -101,7 +105,7 @@ def answer_all(
             logpd=tuple(given.logprobs),
         )
         text = lm.tokenizer.decode(given.ids, skip_special_tokens=True).strip()
-        made[reading] = Answered(text, stats, left, given.ended)
+        made[reading] = Answered(text, stats, left, given.ended, length <= lm.context)
     return [made[reading] for reading in readings]
 
 

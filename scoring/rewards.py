@@ -92,7 +92,9 @@ class Judge:
         for item, given in zip(items, answered, strict=True):
             notes = {"abstains": abstains(given.answer), "cut": given.cut, "ended": given.ended}
             for name in names:
-                if item.reading.documents and given.cut == len(item.reading.documents):
+                if not given.fits:
+                    score = Score(None, error="the question does not fit the generator's context")
+                elif item.reading.documents and given.cut == len(item.reading.documents):
                     score = Score(None, given.answer, error="no document fits the generator's context")
                 else:
                     score = grogu.score_of(

@@ -187,3 +187,20 @@ def test_a_prompt_longer_than_the_context():
     lm.model.config.max_position_embeddings = len(prompt_of(lm, READINGS[1], 8)[0]) + 7
     scores = Judge(lm, ScoringSettings(), 8, 1000).scores([Item(READINGS[1])], ["key_entropy"])[0]
     assert scores["key_entropy"].cut == 1 and scores["key_entropy"].value is not None
+
+
+def test_a_question_longer_than_the_context():
+    from core.records import Turn
+    from rewriter.sampling import best_rewrites, sample_rewrites
+
+    lm = family("gpt2")
+    lm.model.config.max_position_embeddings = 60
+    long = "Where was " + "she and " * 60 + "he born?"
+    scores = Judge(lm, ScoringSettings(), 8, 1000).scores(
+        [Item(Reading.of([], long, ["One."])), Item(Reading.of([], "Who?", ["One."]))], ["key_entropy"]
+    )
+    assert "does not fit" in scores[0]["key_entropy"].error and scores[1]["key_entropy"].error is None
+    turns = [Turn("a", (), long), Turn("b", (), "Who?")]
+    (none, counts), (some, _) = sample_rewrites(lm, turns, 3, 1.0, 1.0, 6, 1)
+    assert not none and counts["too_long"] == 1 and some
+    assert best_rewrites(lm, turns, 6)[0] == long
