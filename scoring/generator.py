@@ -38,14 +38,13 @@ class Reading:
 
 @dataclass(frozen=True)
 class Answered:
-    """What the passes made of a reading. `cut` documents did not fit the context; `ended` tells a finished answer;
-    without `fits`, the question alone was too long and nothing was answered."""
+    """What the passes made of a reading. `cut` documents did not fit the context; `ended` tells a finished answer.
+    The answer is empty where the question alone does not fit."""
 
     answer: str
     stats: TokenStats
     cut: int
     ended: bool
-    fits: bool = True
 
 
 def prompt_of(lm: LanguageModel, reading: Reading, room: int, instruction: str = ANSWER) -> tuple[list[int], int]:
@@ -95,7 +94,7 @@ def answer_all(
     wanted = list(dict.fromkeys((b, tuple(g.ids)) for b, g in zip(bare, grounded, strict=True) if g.ids))
     ungrounded = dict(zip(wanted, read_again(lm, wanted, max_new_tokens, batch_tokens), strict=True))
     made = {}
-    for reading, left, without, given, length in zip(distinct, cut, bare, grounded, lengths, strict=True):
+    for reading, left, without, given in zip(distinct, cut, bare, grounded, strict=True):
         plain = ungrounded.get((without, tuple(given.ids)), Decoded())
         stats = TokenStats(
             tokens=tuple(lm.tokenizer.decode([token]) for token in given.ids),
@@ -105,7 +104,7 @@ def answer_all(
             logpd=tuple(given.logprobs),
         )
         text = lm.tokenizer.decode(given.ids, skip_special_tokens=True).strip()
-        made[reading] = Answered(text, stats, left, given.ended, length <= lm.context)
+        made[reading] = Answered(text, stats, left, given.ended)
     return [made[reading] for reading in readings]
 
 

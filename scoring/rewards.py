@@ -68,9 +68,11 @@ class Judge:
         Returns:
             For each item, name -> score; without a value, but with the reason, where there is none.
         """
+        reasons = [self._unusable(item.reading) for item in items]
+        usable = [item for item, reason in zip(items, reasons, strict=True) if not reason]
         columns: dict[str, list[Score]] = {}
         if set(names) & set(grogu.REWARDS):
-            columns |= self._grogu(items, [name for name in names if name in grogu.REWARDS])
+            columns |= self._grogu(usable, [name for name in names if name in grogu.REWARDS])
         own = {
             "udcg": self._udcg,
             "reciprocal_rank": self._reciprocal_rank,
@@ -78,12 +80,22 @@ class Judge:
             "delta_seper_soft": lambda some: self._delta_seper(some, seper.soft),
             "delta_seper_hard": lambda some: self._delta_seper(some, seper.hard),
         }
-        columns |= {name: own[name](items) for name in names if name in own}
-        made = [{name: columns[name][i] for name in names} for i in range(len(items))]
-        for item, scores in zip(items, made, strict=True):
-            if not item.reading.documents:
-                scores.update({name: Score(None, error="no documents retrieved") for name in scores})
-        return made
+        columns |= {name: own[name](usable) for name in names if name in own}
+        rows = iter(zip(*(columns[name] for name in names), strict=True))
+        return [
+            dict.fromkeys(names, Score(None, error=reason)) if reason else dict(zip(names, next(rows), strict=True))
+            for reason in reasons
+        ]
+
+    def _unusable(self, reading: Reading) -> str:
+        """Why a list cannot be judged; empty where it can."""
+        if not reading.documents:
+            return "no documents retrieved"
+        if self.lm is not None:
+            prompt, _ = prompt_of(self.lm, Reading(reading.history, reading.question, ()), self.max_new_tokens)
+            if len(prompt) + self.max_new_tokens > self.lm.context:
+                return "the question does not fit the generator's context"
+        return ""
 
     def _grogu(self, items: Sequence[Item], names: Sequence[str]) -> dict[str, list[Score]]:
         rule = self.rule
@@ -92,9 +104,7 @@ class Judge:
         for item, given in zip(items, answered, strict=True):
             notes = {"abstains": abstains(given.answer), "cut": given.cut, "ended": given.ended}
             for name in names:
-                if not given.fits:
-                    score = Score(None, error="the question does not fit the generator's context")
-                elif item.reading.documents and given.cut == len(item.reading.documents):
+                if given.cut == len(item.reading.documents):
                     score = Score(None, given.answer, error="no document fits the generator's context")
                 else:
                     score = grogu.score_of(
@@ -118,11 +128,9 @@ class Judge:
                 made.append(Score(None, error="no relevance labels"))
             elif not all(map(math.isfinite, given)):
                 made.append(Score(None, error="the model gave a value that is not a number"))
-            elif given:
+            else:
                 weights = (rule.relevant_weight, rule.irrelevant_weight)
                 made.append(Score(udcg(given, item.relevant, *weights, rule.normalise), no_res=given))
-            else:
-                made.append(Score(None))
         return made
 
     def _reciprocal_rank(self, items: Sequence[Item]) -> list[Score]:
@@ -150,8 +158,6 @@ class Judge:
             table = [[next(logprobs) for _ in item.answers] for _ in item.reading.documents]
             if not item.answers:
                 made.append(Score(None, error="no reference answers"))
-            elif not table:
-                made.append(Score(None))
             else:
                 scores = item.scores or (0.0,) * len(table)
                 made.append(Score(max(answer_logprob(scores, column) for column in zip(*table, strict=True))))
