@@ -181,8 +181,8 @@ def test_second_round_of_pairs_from_the_sft_rewriter(whole, tmp_path):
 def test_several_rewards_share_candidates_and_rankings(tmp_path):
     rewards = ["udcg", "delta_seper_hard", "weighted"]
     words = [sys.executable, "-m", "train.compare", "--rewards", *rewards, "--config", "configs/quickstart.yaml"]
-    options = ["--run.dir", str(tmp_path / "run"), *QUICK, "--scoring.entailment=exact", "--scoring.samples=3",
-               "--scoring.weights", "{key_entropy: 1.0, answer_logprob: 0.5}", "--scoring.sample_tokens=8"]  # fmt: skip
+    options = ["--run.dir", str(tmp_path / "run"), *QUICK, "--scoring.entailment=exact", "--scoring.samples=3"]
+    options += ["--scoring.sample_tokens=8", "--scoring.weights", "{key_entropy: 1.0, answer_logprob: 0.5}"]
     said = finish([*words, *options])
     first = lines(tmp_path / "run/candidates")
     for reward in rewards:
