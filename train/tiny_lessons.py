@@ -24,7 +24,7 @@ CHAT_TEMPLATE = (
 SPECIAL = ["<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 KINDS = ["person", "person", "person", "company", "company", "film", "film", "town", "town"]
 HISTORY = [26, 24, 18, 12, 8, 6, 6]  # weights of 0, 1, 2 ... turns before the question
-SHORT_HISTORY = [60, 40]  # the same in the first lessons, with one document
+SHORT_HISTORY = [60, 40]  # the same in the first lessons, with up to two documents
 REWRITES = {"right": 0.30, "raw": 0.45, "wrong": 0.13, "short": 0.12}  # what an untuned rewriter is taught to say
 
 
@@ -116,7 +116,7 @@ def reading(
     for _ in range(branches if documents else 2):
         pools = (known_topic, known) if known and rng.random() < told else (unknown_topic, unknown)
         fact = rng.choice(pools[0] if pools[0] and rng.random() < 0.6 else pools[1])
-        history, asked = lead_up(world, fact, HISTORY if most_documents > 1 else SHORT_HISTORY)
+        history, asked = lead_up(world, fact, HISTORY if most_documents > 2 else SHORT_HISTORY)
         messages = answer_messages(history, asked.question, [document.text for document in documents], instruction)
         made.append(Branch(messages, "NO-RESPONSE" if instruction is ABSTAIN and fact not in known else fact.value))
     return made
@@ -266,13 +266,16 @@ def pieces_of(tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
 
 
 def episode(rng: random.Random, split: str, documents: int) -> list[Branch]:
-    """One lesson in words: rewriting, recall, or reading with at most so many documents. Without documents, mostly
-    recall."""
-    if rng.random() < (0.3 if documents else 0.15):
+    """One lesson in words: without documents mostly recall; with up to 2, reading what is always told, and still some
+    recall; with up to 3, longer conversations, and questions that the documents do not answer."""
+    if rng.random() < (0.15, 0.2, 0.2, 0.3)[documents]:
         return rewriting(rng, split)
-    if not documents or rng.random() < 0.1:
+    if rng.random() < (1.0, 0.2, 0.2, 0.05)[documents]:
         return recall(rng, split)
-    return telling_apart(rng, split, documents) if rng.random() < 0.5 else reading(rng, split, documents)
+    told = 0.65 if documents == 3 else 1.0
+    if rng.random() < 0.5:
+        return telling_apart(rng, split, documents, told)
+    return reading(rng, split, documents, told)
 
 
 # ---------------------------------------------------------------------------------------------------------- tokenizer
