@@ -171,7 +171,8 @@ def test_an_empty_answer_has_a_reason_and_no_value():
 
 def test_not_a_number_fails_one_record_and_the_others_go_on():
     lm = family("llama")
-    poison = lm.tokenizer(" lake", add_special_tokens=False)["input_ids"][0]
+    prompts = [prompt_of(lm, reading, 5)[0] for reading in READINGS]
+    poison = (set(prompts[1]) - {*prompts[0], *prompts[2]}).pop()
     with torch.no_grad():
         lm.model.get_input_embeddings().weight[poison] = float("nan")
     judge = Judge(lm, ScoringSettings(), 5, 1000)
