@@ -161,7 +161,7 @@ class ScoringSettings:
     log_ppl: bool = False
     abstention: Literal["first_token", "sequence"] = "first_token"
     relevant_weight: float = 1.0
-    irrelevant_weight: float = -1 / 3
+    irrelevant_weight: float = -0.333
     normalise: Literal["all", "per_class"] = "all"
     samples: int = 10
     sample_tokens: int = 128

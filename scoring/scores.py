@@ -197,7 +197,7 @@ def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
         counts.update(failed=bool(lists) and len(errors) == len(lists))
         counts.update(abstaining=sum(scored["abstains"] for scored in lists))
         counts.update(documents_cut=sum(scored["cut"] for scored in lists))
-        counts.update(fallback=sum(scored["rule"] == "fallback" for scored in lists))
+        counts.update(fallback=sum(scored.get("rule") == "fallback" for scored in lists))
         reasons.update(errors)
     if counts["abstaining"] > 0.1 * counts["lists"]:
         log.warning(

@@ -12,7 +12,7 @@ def udcg(
     no_res: Sequence[float],
     relevant: Sequence[bool],
     relevant_weight: float = 1.0,
-    irrelevant_weight: float = -1 / 3,
+    irrelevant_weight: float = -0.333,
     normalise: str = "all",
 ) -> float:
     """UDCG of a passage list: `sigmoid(mean_j w_j * (1 - no_res_j))`.
@@ -21,7 +21,8 @@ def udcg(
         no_res: probability that the generator abstains, given each passage alone, in [0, 1].
         relevant: whether each passage holds the answer.
         relevant_weight: weight of relevant passages.
-        irrelevant_weight: weight of the others.
+        irrelevant_weight: weight of the others; the published code's default, which its published values need to the
+            last digit, is -0.333 and not -1/3.
         normalise: `all` divides by the number of passages, as the published code; `per_class` adds the mean over the
             relevant and the mean over the others, as its readme says.
 

@@ -195,8 +195,8 @@ def test_a_question_longer_than_the_context():
     from rewriter.sampling import best_rewrites, sample_rewrites
 
     lm = family("gpt2")
-    lm.model.config.max_position_embeddings = 60
-    long = "Where was " + "she and " * 60 + "he born?"
+    lm.model.config.max_position_embeddings = 200
+    long = "Where was " + "she and " * 200 + "he born?"
     scores = Judge(lm, ScoringSettings(), 8, 1000).scores(
         [Item(Reading.of([], long, ["One."])), Item(Reading.of([], "Who?", ["One."]))], ["key_entropy"]
     )

@@ -35,9 +35,9 @@ def test_published_values(relevant, no_res, expected):
 
 def test_by_hand():
     # one relevant passage that helps fully, one distractor that misleads in 60% of cases
-    total = (1.0 * 1.0 - 0.6 / 3) / 2
+    total = (1.0 * 1.0 - 0.333 * 0.6) / 2
     assert udcg([0.0, 0.4], [True, False]) == pytest.approx(1 / (1 + math.exp(-total)))
-    per_class = 1.0 - 0.6 / 3
+    per_class = 1.0 - 0.333 * 0.6
     assert udcg([0.0, 0.4], [True, False], normalise="per_class") == pytest.approx(1 / (1 + math.exp(-per_class)))
     assert udcg([0.5], [False], 1.0, -1.0) == pytest.approx(1 / (1 + math.exp(0.5)))
 
