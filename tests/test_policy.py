@@ -29,7 +29,7 @@ def adapter(random_llama, tmp_path):
     [
         (["--lora.target_modules", "[q_prj]"], "q_prj"),
         (["--lora.r", "0"], "`r`"),
-        (["--lora.rank", "4"], "did you mean"),
+        (["--lora.rank", "4"], "has no such setting"),
         (["--lora.layers_to_transform", "[99]"], "`lora`"),
     ],
 )

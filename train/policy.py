@@ -26,8 +26,9 @@ def with_lora(model: PreTrainedModel, settings: Settings) -> PeftModel:
     Raises:
         InputError: PEFT finds no place for it, or refuses a value of the `lora` section.
     """
+    config = lora_config(settings)
     try:
-        return get_peft_model(model, lora_config(settings))
+        return get_peft_model(model, config)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         raise InputError(f"`lora`: PEFT cannot add the adapter to {settings.rewriter.model}: {error}") from error
 
