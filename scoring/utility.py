@@ -269,7 +269,9 @@ def main() -> None:
     parser.add_argument("--log_ppl", action="store_true", help="GROGU: difference of mean log-likelihoods")
     parser.add_argument("--abstention", default=rule.abstention, choices=["first_token", "sequence"], help="UDCG")
     parser.add_argument("--relevant_weight", type=float, default=rule.relevant_weight, help="UDCG (default 1)")
-    parser.add_argument("--irrelevant_weight", type=float, default=rule.irrelevant_weight, help="UDCG (default -0.333)")
+    parser.add_argument(
+        "--irrelevant_weight", type=float, default=rule.irrelevant_weight, help="UDCG (default -0.333)"
+    )
     parser.add_argument("--normalise", default=rule.normalise, choices=["all", "per_class"], help="UDCG")
     parser.add_argument("--samples", type=int, default=rule.samples, help="Delta-SePer: answers per list (default 10)")
     parser.add_argument("--sample_tokens", type=int, default=rule.sample_tokens, help="Delta-SePer: longest sample")
