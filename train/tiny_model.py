@@ -1,7 +1,7 @@
 """Make the quickstart's small chat language model from nothing: tokenizer, training, figures.
 
     python -m train.tiny_model --out configs/tiny-model       # about an hour on 2 cores, minutes on a GPU
-    python -m train.tiny_model --out /tmp/try --steps 20      # a short look
+    python -m train.tiny_model --out try --steps 20           # a short look
 
 Stopped at any moment, the same command goes on from the last checkpoint and ends with the same weights.
 """
