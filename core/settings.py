@@ -12,7 +12,6 @@ from jsonargparse import ArgumentParser
 from core.errors import InputError
 
 STAGES = ("candidates", "rankings", "scores", "pairs", "sft", "dpo", "evaluation")
-ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from core.language_model import LanguageModel
 
 BATCH = 64  # items that are judged together and written at once
-ITEM_FIELD = {"relevant": "is_relevant", "answers": "answers"}
 
 
 def score(item: dict[str, Any], reward: str, lm: "LanguageModel", **options: Any) -> dict[str, Any]:

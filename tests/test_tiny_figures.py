@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.conftest import ROOT
-from train.tiny_figures import card, figures, lists_of
+from train.tiny_figures import card, figures
 
 MODEL = ROOT / "configs/tiny-model"
 
@@ -29,14 +29,3 @@ def test_it_reads_and_key_entropy_tells_gold_lists(tmp_path):
     assert made["KeyEntropy higher with the gold passage"] > 0.65
     assert made["MRR@10 of the greedy query"] < made["MRR@10 of the reference query"] - 0.1
     assert "0.5" in card(json.loads((MODEL / "training.json").read_text()), {"share": 0.5})
-
-
-def test_gold_and_other_lists_differ_by_one_document():
-    from core.records import Hit, Turn
-
-    turn = Turn("t", (), "q", relevant={"g": 1})
-    hits = [Hit("a", 4.0), Hit("g", 3.0), Hit("b", 2.0), Hit("c", 1.0)]
-    for seed in range(5):
-        gold, other = lists_of([turn], [hits], seed)[0]
-        assert other == ["a", "b", "c"] and len(gold) == 3 and "g" in gold
-        assert [doc for doc in gold if doc != "g"] == ["a", "b"]

@@ -15,29 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from core.artifacts import read_json, versions, write_atomic
-from core.records import Hit, Turn
 from core.runtime import log, run_command, set_up_logging
 from core.settings import RetrievalSettings
 
 DOCUMENTS = 3
-
-
-def lists_of(turns: list[Turn], rankings: list[list[Hit]], seed: int = 0) -> list[tuple[list[str], list[str]]]:
-    """For each turn a list with one gold passage and one of equal length without, the same retrieved distractors in
-    both.
-
-    Args:
-        turns: with `relevant`.
-        rankings: hits of a stand-alone query, deep enough to hold three that are not relevant.
-        seed: decides the place of the gold passage.
-    """
-    rng, made = random.Random(seed), []
-    for turn, hits in zip(turns, rankings, strict=True):
-        others = [hit.doc for hit in hits if hit.doc not in turn.relevant][:DOCUMENTS]
-        place = rng.randrange(DOCUMENTS)
-        gold = rng.choice(sorted(turn.relevant))
-        made.append((others[:place] + [gold] + others[place : DOCUMENTS - 1], others))
-    return made
 
 
 def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]:
@@ -52,13 +33,18 @@ def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]
     from scoring.answers import exact_match
     from scoring.generator import Reading, answer_all
     from scoring.grogu import score_of
+    from scoring.validity import gold_and_without
 
     lm = load_language_model(model)
     corpus = list(read_corpus(world / "corpus.jsonl"))
     text = {passage.id: passage.content for passage in corpus}
     turns = read_turns(world / "dev.jsonl", limit)
     retriever = retriever_of(RetrievalSettings(), corpus)
-    lists = lists_of(turns, retriever.search([turn.rewrite for turn in turns], 30))
+    rng, rankings = random.Random(0), retriever.search([turn.rewrite for turn in turns], 30)
+    lists = [
+        gold_and_without({*turn.relevant}, [hit.doc for hit in hits], DOCUMENTS, rng)
+        for turn, hits in zip(turns, rankings, strict=True)
+    ]
 
     def answered(documents: list[list[str]]) -> list:
         readings = [
