@@ -39,7 +39,7 @@ class Branch:
 def mini_world(rng: random.Random, split: str) -> tuple[World, dict[str, int] | None]:
     """A fresh world of a few entities, the first four of one kind, and the wordings that it prefers, if any."""
     kind = rng.choice(KINDS)
-    world = World(rng, split, 0, kinds=[kind] * 4 + rng.sample(sorted(set(KINDS) - {kind}), 2), namesakes=0.3)
+    world = World(rng, split, 0, kinds=[kind] * 4 + rng.sample(sorted(set(KINDS) - {kind}), 2), namesakes=0.2)
     favourite = {f"{kind}.{name}": rng.randrange(3) for name in grammar()["kinds"][kind]["attributes"]}
     return world, favourite if rng.random() < 0.7 else None
 
@@ -138,7 +138,7 @@ def telling_apart(
         branches: number of questions.
     """
     kind = rng.choice(KINDS)
-    world = World(rng, split, 0, kinds=[kind] * 5 + [rng.choice(KINDS)], namesakes=0.3)
+    world = World(rng, split, 0, kinds=[kind] * 5 + [rng.choice(KINDS)], namesakes=0.2)
     main, *others = world.entities
     topic = rng.choice(list(main.values))
     wording = rng.randrange(3)
@@ -272,8 +272,8 @@ def episode(rng: random.Random, split: str, documents: int) -> list[Branch]:
         return rewriting(rng, split)
     if rng.random() < (1.0, 0.2, 0.2, 0.05)[documents]:
         return recall(rng, split)
-    told = 0.65 if documents == 3 else 1.0
-    if rng.random() < 0.5:
+    told = 0.6 if documents == 3 else 1.0
+    if rng.random() < 0.6:
         return telling_apart(rng, split, documents, told)
     return reading(rng, split, documents, told)
 

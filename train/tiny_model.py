@@ -37,12 +37,12 @@ from train.tiny_lessons import (
     tree,
 )
 
-WARM_UP, DECAY = 100, 0.45  # steps of rising, and last share of falling, learning rate
+WARM_UP, DECAY = 100, 0.5  # steps of rising, and last share of falling, learning rate
 # The levels: repetition; records with up to 0, 1, ... 6 tokens of filler; recall; reading of 2, and of 3 documents.
 FILLER = 6
 RECALL = FILLER + 2
 LAST_LEVEL = RECALL + 2
-MASTERED = (0.6, *[0.7] * (FILLER + 1), 0.75, 0.6)  # accuracy at which each level ends
+MASTERED = (0.6, *[0.7] * (FILLER + 1), 0.85, 0.6)  # accuracy at which each level ends
 REST = 0.1  # weight of the loss on what is not output; none in repetition, whose noise nothing can predict
 LOOK_EVERY, CHECKPOINT_EVERY = 50, 100
 
@@ -348,7 +348,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="model folder")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and data (default 0)")
-    parser.add_argument("--steps", type=int, default=3800, help="updates (default 3800)")
+    parser.add_argument("--steps", type=int, default=4600, help="updates (default 4600)")
     parser.add_argument("--batch", type=int, default=16, help="episodes per update (default 16)")
     parser.add_argument("--lr", type=float, default=5e-3, help="learning rate of the weight matrices (default 5e-3)")
     parser.add_argument(

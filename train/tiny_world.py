@@ -96,7 +96,7 @@ class World:
     """
 
     def __init__(
-        self, rng: random.Random, split: str, size: int, kinds: list[str] | None = None, namesakes: float = 0.15
+        self, rng: random.Random, split: str, size: int, kinds: list[str] | None = None, namesakes: float = 0.1
     ):
         self.rng, self.split, self.namesakes = rng, split, namesakes
         self.names: set[str] = set()
