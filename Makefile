@@ -10,7 +10,7 @@ quickstart: $(READY)
 	.venv/bin/accelerate launch train/dpo.py --config configs/quickstart.yaml
 
 test: $(READY)
-	.venv/bin/python -m pytest
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	.venv/bin/ruff check .

@@ -1,7 +1,11 @@
-"""The rewards by name, and the labels that each needs. Imports no torch: `--help` and checks stay quick."""
+"""The rewards by name, the labels that each needs, and the settings that it reads.
+
+Imports no torch: `--help` and checks stay quick.
+"""
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from core.errors import InputError
 from core.records import Turn
@@ -16,6 +20,12 @@ NEEDS = {
     "answer_logprob": "answers",
 }
 REWARDS = (*grogu.REWARDS, *NEEDS)
+SEPER = ("samples", "sample_tokens", "aggregate", "entailment")
+READS = dict.fromkeys(grogu.REWARDS, ("alpha", "fallback", "fallback_by", "log_ppl")) | {
+    "udcg": ("abstention", "relevant_weight", "irrelevant_weight", "normalise"),
+    "delta_seper_soft": (*SEPER, "kernel"),
+    "delta_seper_hard": (*SEPER, "clusters"),
+}
 
 
 def parts_of(rule: ScoringSettings) -> list[str]:
@@ -34,6 +44,13 @@ def parts_of(rule: ScoringSettings) -> list[str]:
         if not isinstance(weight, int | float) or not math.isfinite(weight):
             raise InputError(f"`scoring.weights.{name}` must be a number, got {weight!r}.")
     return list(rule.weights)
+
+
+def settings_read(rule: ScoringSettings) -> dict[str, Any]:
+    """The `scoring` settings that decide these rewards' values: options of other rewards may change freely."""
+    names = {"reward", "question", *(option for name in parts_of(rule) for option in READS.get(name, ()))}
+    names |= {"weights"} if rule.reward == "weighted" else set()
+    return {name: getattr(rule, name) for name in sorted(names)}
 
 
 def check_labels(turns: Sequence[Turn], rule: ScoringSettings, where: str) -> None:

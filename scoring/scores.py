@@ -19,7 +19,7 @@ from core.settings import Settings, read_settings
 from core.stages import carry_out, shared_out
 from retrieval.corpus import read_corpus
 from rewriter.conversations import read_turns
-from scoring.labels import check_labels, parts_of
+from scoring.labels import check_labels, parts_of, settings_read
 
 NAME = "scores"
 BATCH = 32  # turns whose document lists are scored together
@@ -75,7 +75,7 @@ def scores_stage(settings: Settings) -> Stage:
     generator = asdict(settings.generator)
     for name in ("batch_tokens", "model", "adapter"):  # the models are inputs, known by what is in them
         del generator[name]
-    decided = asdict(settings.scoring) | generator
+    decided = settings_read(settings.scoring) | generator
     rankings, train = completed(settings.run_dir / "rankings"), sha256(data_file(settings, "train"))
     rankings.expect(inputs={"corpus": sha256(data_file(settings, "corpus"))}, settings={"k": settings.retrieval.k})
     completed(settings.run_dir / "candidates").expect(inputs={"train": train}, settings={"limit": settings.run.limit})

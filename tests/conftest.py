@@ -1,11 +1,33 @@
-"""Shared fixtures: small random models made from config, and the real data beside the project where they are."""
+"""Commands, small random models made from config, and the real data beside the project where they are."""
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"
+# The quickstart, small.
+QUICK = [
+    "--run.limit", "24", "--rewriter.n", "4", "--rewriter.max_new_tokens", "24", "--generator.max_new_tokens", "8",
+    "--sft.num_train_epochs", "1", "--dpo.num_train_epochs", "2", "--dpo.save_steps", "2",
+    "--evaluation.resamples", "50",
+]  # fmt: skip
+
+
+def finish(words: list[str], ok: bool = True) -> str:
+    """Run a command in the project's root to its end; what it said. It must succeed, or with `ok=False` fail, without
+    a traceback."""
+    done = subprocess.run([str(word) for word in words], cwd=ROOT, capture_output=True, text=True, timeout=400)
+    said = done.stdout + done.stderr
+    assert (done.returncode == 0) == ok and (ok or "Traceback" not in said), said[-5000:]
+    return said
+
+
+def lines(folder: Path) -> list[dict]:
+    """The records of a stage."""
+    return [json.loads(line) for part in sorted(folder.glob("part-*.jsonl")) for line in part.read_text().splitlines()]
 
 
 @pytest.fixture(scope="session")

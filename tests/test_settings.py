@@ -1,7 +1,6 @@
 """Settings: every YAML parses, every key is read somewhere, mistakes are named."""
 
 import re
-import subprocess
 import sys
 import time
 from dataclasses import fields
@@ -10,7 +9,7 @@ import pytest
 
 from core.errors import InputError
 from core.settings import PASSED_ON, SECTIONS, read_settings
-from tests.conftest import ROOT
+from tests.conftest import ROOT, finish
 
 QUICKSTART = ["--config", str(ROOT / "configs/quickstart.yaml")]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -89,6 +88,5 @@ def test_a_yaml_with_an_unknown_key_is_refused(tmp_path):
 
 def test_help_is_quick():
     start = time.monotonic()
-    done = subprocess.run([sys.executable, "train/dpo.py", "--help"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0 and "--pairs.drop_fraction" in done.stdout
-    assert time.monotonic() - start < 4  # 2 s on an idle machine
+    assert "--pairs.drop_fraction" in finish([sys.executable, "train/dpo.py", "--help"])
+    assert time.monotonic() - start < 6  # 2 s on an idle machine

@@ -2,13 +2,12 @@
 
 import json
 import random
-import subprocess
 import sys
 
 import pytest
 import torch
 
-from tests.conftest import ROOT
+from tests.conftest import finish
 from train.tiny_lessons import (
     CHAT_TEMPLATE,
     collate,
@@ -79,8 +78,7 @@ def test_the_loss_falls_and_a_stopped_training_ends_the_same(tmp_path):
 
 def test_two_processes_train_together(tmp_path):
     words = [sys.executable, "-m", "train.tiny_model", "--out", str(tmp_path / "m"), "--steps", "3", "--workers", "2"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-2000:]
+    finish(words)
     made = json.loads((tmp_path / "m/training.json").read_text())
     assert made["processes"] == 2 and made["tokens"] > 0
     assert (tmp_path / "m/model.safetensors").exists() and not (tmp_path / "m/checkpoint.safetensors").exists()

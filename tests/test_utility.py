@@ -1,14 +1,13 @@
 """`python -m scoring.utility` as a user runs it."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 
 from core.errors import InputError
 from scoring.utility import score, score_all
-from tests.conftest import ROOT
+from tests.conftest import finish
 from tests.test_udcg import GOLDEN
 
 ITEM = {
@@ -23,16 +22,7 @@ ITEM = {
 
 
 def run(*words, ok=True):
-    done = subprocess.run(
-        [sys.executable, "-m", "scoring.utility", *map(str, words)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert (done.returncode == 0) == ok, done.stderr[-2000:]
-    assert "Traceback" not in done.stderr
-    return done.stdout + done.stderr
+    return finish([sys.executable, "-m", "scoring.utility", *words], ok)
 
 
 def test_the_published_items_need_no_model(tmp_path):

@@ -2,14 +2,13 @@
 
 import json
 import random
-import subprocess
 import sys
 import xml.etree.ElementTree
 
 import pytest
 
 from scoring.validity import gold_and_without, plot_of, win_rate
-from tests.conftest import ROOT
+from tests.conftest import finish
 from tests.test_utility import ITEM
 
 
@@ -46,20 +45,13 @@ def test_the_command(random_llama, tmp_path):
     items = [ITEM | {"question": f"Where was Talpa born? {n}"} for n in range(5)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
     words = ["--input", tmp_path / "in.jsonl", "--model", random_llama, "--output", tmp_path / "out"]
-    done = subprocess.run(
-        [sys.executable, "-m", "scoring.validity", *map(str, words)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    said = finish([sys.executable, "-m", "scoring.validity", *words])
     made = json.loads((tmp_path / "out/validity.json").read_text())
     assert made["questions"] == 5 and made["lists"] == 10
     assert made["rewards"]["reciprocal_rank"]["gold over without"]["rate"] == 1.0
     assert {"key_entropy", "entropy", "key_ppl", "ppl", "udcg", "answer_logprob"} <= made["rewards"].keys()
     assert "| key_entropy |" in (tmp_path / "out/validity.md").read_text()
-    assert "| key_entropy |" in done.stdout
+    assert "| key_entropy |" in said
     xml.etree.ElementTree.parse(tmp_path / "out/validity.svg")
 
 
@@ -69,10 +61,4 @@ def test_bad_flags():
         (["--input", "x.jsonl"], "needs `--model`"),
         (["--input", "nowhere.jsonl", "--model", "m"], "nowhere.jsonl"),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "scoring.validity", "--output", "o", *words],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 2 and expected in done.stderr and "Traceback" not in done.stderr
+        assert expected in finish([sys.executable, "-m", "scoring.validity", "--output", "o", *words], ok=False)

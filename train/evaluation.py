@@ -74,14 +74,18 @@ def evaluation_stage(settings: Settings) -> Stage:
     """The stage's folder with what decides its content."""
     from core.language_model import fingerprint
 
-    systems = settings.evaluation.systems
+    systems, rule = settings.evaluation.systems, settings.scoring
     decided = {
         "evaluation": {"systems": systems, "answers": settings.evaluation.answers},
         "retrieval": asdict(settings.retrieval),
-        "scoring": asdict(settings.scoring),
-        "generator": settings.generator.max_new_tokens,
         "limit": settings.run.limit,
     }
+    if settings.evaluation.answers:
+        decided["scoring"] = {"alpha": rule.alpha, "fallback": rule.fallback, "fallback_by": rule.fallback_by}
+        decided["generator"] = settings.generator.max_new_tokens
+    if set(systems) & set(TRAINED):
+        options = settings.rewriter
+        decided["rewriter"] = {"instruction": options.instruction, "max_new_tokens": options.max_new_tokens}
     inputs = {"test": sha256(data_file(settings, "test")), "corpus": sha256(data_file(settings, "corpus"))}
     for name in ("sft", "dpo"):
         if name in systems:

@@ -1,0 +1,23 @@
+"""`python -m train.compare`: several rewards beside each other."""
+
+import sys
+
+import pytest
+
+from tests.conftest import QUICK, finish, lines
+
+
+@pytest.mark.slow
+def test_several_rewards_share_candidates_and_rankings(tmp_path):
+    rewards = ["udcg", "delta_seper_hard", "weighted"]
+    words = [sys.executable, "-m", "train.compare", "--rewards", *rewards, "--config", "configs/quickstart.yaml"]
+    options = ["--run.dir", str(tmp_path / "run"), *QUICK, "--scoring.entailment=exact", "--scoring.samples=3"]
+    options += ["--scoring.sample_tokens=8", "--scoring.weights", "{key_entropy: 1.0, answer_logprob: 0.5}"]
+    said = finish([*words, *options])
+    first = lines(tmp_path / "run/candidates")
+    for reward in rewards:
+        assert lines(tmp_path / f"run/rewards/{reward}/candidates") == first
+        pairs = lines(tmp_path / f"run/rewards/{reward}/pairs")
+        assert pairs and all(pair["reward"] == reward and pair["gap"] > 0 for pair in pairs)
+    table = (tmp_path / "run/rewards/table.md").read_text()
+    assert table in said and all(reward in table for reward in rewards)
