@@ -42,7 +42,7 @@ WARM_UP, DECAY = 100, 0.5  # steps of rising, and last share of falling, learnin
 FILLER = 6
 RECALL = FILLER + 2
 LAST_LEVEL = RECALL + 2
-MASTERED = (0.6, *[0.7] * (FILLER + 1), 0.85, 0.6)  # accuracy at which each level ends
+MASTERED = (0.6, *[0.85] * (FILLER + 1), 0.85, 0.6)  # accuracy at which each level ends
 REST = 0.1  # weight of the loss on what is not output; none in repetition, whose noise nothing can predict
 LOOK_EVERY, CHECKPOINT_EVERY = 50, 100
 
