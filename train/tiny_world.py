@@ -330,7 +330,7 @@ def write_world(out: Path, seed: int, conversations: dict[str, int], entities: d
     corpus = []
     for split, size in entities.items():
         world = World(random.Random(f"{seed} {split}"), split, size)
-        passages = [passage for entity in world.entities for passage in world.passages(entity, favourite)]
+        passages = [p for entity in world.entities for p in world.passages(entity, favourite, liked=0.75)]
         relevant: dict[tuple[str, str], list[str]] = {}
         for passage in passages:
             for fact in passage.facts:
