@@ -183,14 +183,6 @@ def batches_by_tokens(lengths: list[int], budget: int) -> list[list[int]]:
     return batches
 
 
-def left_padded(rows: list[list[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Rows of token ids as [batch, length], padded on the left, and their attention mask."""
-    length = max(len(row) for row in rows)
-    ids = torch.tensor([[pad] * (length - len(row)) + row for row in rows], device=device)
-    mask = torch.tensor([[0] * (length - len(row)) + [1] * len(row) for row in rows], device=device)
-    return ids, mask
-
-
 @dataclass
 class Decoded:
     """One decoded sequence, without its end-of-turn token.
@@ -239,6 +231,28 @@ def facts_of(logits: Tensor, tokens: Tensor) -> tuple[list[float], list[float]]:
     return logprobs, entropies
 
 
+def read_prompts(lm: LanguageModel, prompts: list[list[int]]) -> tuple[DynamicCache, Tensor]:
+    """Read each prompt up to its last token, which the next pass gives together with what follows.
+
+    Rows are padded on the right: no token sees what comes after it, so the pass needs no mask and computes the lower
+    triangle alone. A model with a sliding window shorter than the rows counts its window in slots of the cache; its
+    rows are padded on the left, where the slots of a row stand together.
+
+    Returns:
+        The cache, and which of its slots hold a token of the row [batch, length].
+    """
+    rows = [prompt[:-1] for prompt in prompts]
+    cache, length = DynamicCache(config=lm.model.config), max(map(len, rows))
+    window = getattr(lm.model.config.get_text_config(), "sliding_window", None) or length
+    left = window < length
+    ids = torch.tensor([padded(row, length, lm.tokenizer.pad_token_id, left) for row in rows], device=lm.device)
+    mask = torch.tensor([padded([1] * len(row), length, 0, left) for row in rows], device=lm.device)
+    where = {"attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)} if left else {}
+    if length:
+        lm.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **where)
+    return cache, mask
+
+
 @torch.inference_mode()
 def decode(
     lm: LanguageModel, prompts: list[list[int]], max_new_tokens: int, pick: Pick = greedy, samples: int = 1
@@ -255,20 +269,21 @@ def decode(
     Returns:
         `samples` sequences for each prompt.
     """
-    ids, mask = left_padded(prompts, lm.tokenizer.pad_token_id, lm.device)
-    positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    cache = DynamicCache(config=lm.model.config)
-    call = dict(past_key_values=cache, use_cache=True, logits_to_keep=1)
-    logits = lm.model(input_ids=ids, attention_mask=mask, position_ids=positions, **call).logits[:, -1]
+    cache, mask = read_prompts(lm, prompts)
     if samples > 1:
         cache.batch_repeat_interleave(samples)
-        logits, mask = logits.repeat_interleave(samples, 0), mask.repeat_interleave(samples, 0)
+        mask = mask.repeat_interleave(samples, 0)
     position = mask.sum(-1, keepdim=True)
+    tokens = torch.tensor([prompt[-1] for prompt in prompts], device=lm.device).repeat_interleave(samples)
     rows = [Decoded() for _ in range(len(prompts) * samples)]
     numbers = torch.arange(len(rows), device=lm.device)  # of the rows that are still in the batch
     running = torch.ones_like(numbers, dtype=torch.bool)
     stop = torch.tensor(lm.stop_ids, device=lm.device)
     for step in range(max_new_tokens):
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], -1)
+        where = {"attention_mask": mask, "position_ids": position}
+        logits = lm.model(input_ids=tokens[:, None], past_key_values=cache, use_cache=True, **where).logits[:, -1]
+        position = position + 1
         logprobs = logits.float().log_softmax(-1)
         tokens = pick(logprobs, step, numbers)
         ends = torch.isin(tokens, stop)
@@ -282,15 +297,12 @@ def decode(
                 rows[number].logprobs.append(logprob)
                 rows[number].entropies.append(entropy)
         running &= ~ends
-        if step + 1 == max_new_tokens or not running.any():
+        if not running.any():
             break
         if running.sum() <= 0.75 * len(running):  # let go of the rows that have ended
             kept = running.nonzero()[:, 0]
             cache.batch_select_indices(kept)
             numbers, tokens, mask, position, running = (t[kept] for t in (numbers, tokens, mask, position, running))
-        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], -1)
-        logits = lm.model(input_ids=tokens[:, None], attention_mask=mask, position_ids=position, **call).logits[:, -1]
-        position = position + 1
     return [rows[i * samples : (i + 1) * samples] for i in range(len(prompts))]
 
 
@@ -309,49 +321,38 @@ def score_continuations(
         For each prompt and continuation its `logprobs` and `entropies`. Logits exist at the continuations' positions
         alone, and of no more than `LOGITS` numbers at once.
     """
-    ids, mask = left_padded(prompts, lm.tokenizer.pad_token_id, lm.device)
-    positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    cache = DynamicCache(config=lm.model.config)
-    call = dict(attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True)
-    first = lm.model(input_ids=ids, logits_to_keep=1, **call).logits[:, -1]
+    cache, mask = read_prompts(lm, prompts)
     flat = [(owner, row) for owner, rows in enumerate(continuations) for row in rows]
-    owners = torch.tensor([owner for owner, _ in flat], device=lm.device)
-    made = [
-        Decoded(row, [logprob], [entropy])
-        for (_, row), logprob, entropy in zip(
-            flat, *facts_of(first[owners], torch.tensor([row[0] for _, row in flat], device=lm.device)), strict=True
-        )
-    ]
-    longer = sorted((i for i, (_, row) in enumerate(flat) if len(row) > 1), key=lambda i: -len(flat[i][1]))
-    room = LOGITS[lm.device.type == "cuda"] // first.shape[-1]
-    parts = batches_by_tokens([len(flat[i][1]) - 1 for i in longer], room)
+    made = [Decoded(row) for _, row in flat]
+    room = LOGITS[lm.device.type == "cuda"] // lm.model.config.get_text_config().vocab_size
+    parts = batches_by_tokens([len(row) for _, row in flat], room)
     for number, part in enumerate(parts, 1):
-        rows = [longer[i] for i in part]
-        own = cache if number == len(parts) else copy.deepcopy(cache)
-        own.batch_select_indices(owners[rows])
-        length = max(len(flat[i][1]) for i in rows) - 1
-        tokens = torch.tensor([pad_to(flat[i][1], length + 1) for i in rows], device=lm.device)
-        there = torch.tensor([pad_to([1] * (len(flat[i][1]) - 1), length) for i in rows], device=lm.device)
-        before = mask[owners[rows]]
+        owners = torch.tensor([flat[i][0] for i in part], device=lm.device)
+        own, before = cache if number == len(parts) else copy.deepcopy(cache), mask[owners]
+        own.batch_select_indices(owners)
+        length = max(len(flat[i][1]) for i in part)
+        given = [padded([prompts[flat[i][0]][-1], *flat[i][1]], length + 1) for i in part]
+        given = torch.tensor(given, device=lm.device)
+        there = torch.tensor([padded([1] * len(flat[i][1]), length) for i in part], device=lm.device)
         logits = lm.model(
-            input_ids=tokens[:, :-1],
+            input_ids=given[:, :-1],
             attention_mask=torch.cat([before, there], -1),
             position_ids=before.sum(-1, keepdim=True) + torch.arange(length, device=lm.device),
             past_key_values=own,
             use_cache=True,
         ).logits
-        logprobs, entropies = facts_of(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        for k, i in enumerate(rows):
-            end = k * length + len(flat[i][1]) - 1
-            made[i].logprobs += logprobs[k * length : end]
-            made[i].entropies += entropies[k * length : end]
+        logprobs, entropies = facts_of(logits.flatten(0, 1), given[:, 1:].flatten())
+        for k, i in enumerate(part):
+            mine = slice(k * length, k * length + len(flat[i][1]))
+            made[i].logprobs, made[i].entropies = logprobs[mine], entropies[mine]
     results = iter(made)
     return [[next(results) for _ in rows] for rows in continuations]
 
 
-def pad_to(row: list[int], length: int) -> list[int]:
-    """The row with zeros at its end."""
-    return row + [0] * (length - len(row))
+def padded(row: list[int], length: int, filler: int = 0, left: bool = False) -> list[int]:
+    """The row with fillers at its end, or on its left."""
+    fillers = [filler] * (length - len(row))
+    return fillers + row if left else row + fillers
 
 
 def each_batch(lm: LanguageModel, lengths: list[int], budget: int, work: Callable[[list[int]], None]) -> None:

@@ -1,6 +1,6 @@
 """Retrieval measures by ir_measures, and paired comparison of two systems."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,10 +9,15 @@ from core.errors import InputError
 from retrieval.trec import Qrels, Run
 
 DEFAULT = ("MRR@10", "MRR", "MAP", "nDCG@3", "R@10", "R@100", "Success@1")
+RETRIEVED = "MAP(retrieved)"
 
 
-def measure_of(name: str):
+def measure_of(name: str, grades: Iterable[int] = ()):
     """The ir_measures object of a measure as people call it: `MRR@10` is `RR@10`, `MAP` is `AP`.
+
+    Args:
+        name: such as `MRR@10`, `nDCG@3`, `nDCG(dcg='exp-log2')@3` (gain 2^grade - 1), `P@5`.
+        grades: the grades of the qrels, for the exponential gain.
 
     Raises:
         InputError: ir_measures has none by that name.
@@ -22,11 +27,15 @@ def measure_of(name: str):
     family, at, cut = name.partition("@")
     known = {"MRR": "RR", "MAP": "AP"}
     try:
-        return ir_measures.parse_measure(known.get(family, family) + at + cut)
+        measure = ir_measures.parse_measure(known.get(family, family) + at + cut)
     except (NameError, ValueError, SyntaxError) as error:
         raise InputError(
             f"`{name}` is no measure that ir_measures knows; examples: {', '.join(DEFAULT)}, P@5."
         ) from error
+    if measure.NAME == "nDCG" and measure["dcg"] == "exp-log2":  # as gains: trec_eval's code, no rounding
+        gains = ir_measures.nDCG(gains={grade: 2**grade - 1 for grade in grades if grade > 0})
+        measure = gains @ int(cut) if at else gains
+    return measure
 
 
 def per_query(qrels: Qrels, run: Run, names: Sequence[str] = DEFAULT) -> dict[str, dict[str, float]]:
@@ -35,7 +44,8 @@ def per_query(qrels: Qrels, run: Run, names: Sequence[str] = DEFAULT) -> dict[st
     Args:
         qrels: query -> document -> grade; 1 and above is relevant.
         run: query -> document -> score; a query that is missing, or has no document, scores 0.
-        names: measures.
+        names: measures; `MAP(retrieved)` divides by the relevant documents that were retrieved, where `MAP` divides by
+            all of the qrels, as trec_eval does.
 
     Returns:
         measure -> query -> value, for the queries of `qrels` that have a relevant document.
@@ -44,12 +54,21 @@ def per_query(qrels: Qrels, run: Run, names: Sequence[str] = DEFAULT) -> dict[st
 
     judged = {query: docs for query, docs in qrels.items() if any(grade >= 1 for grade in docs.values())}
     found = {query: run[query] for query in judged if run.get(query)}
-    measures = {measure_of(name): name for name in names}
-    values = {name: dict.fromkeys(judged, 0.0) for name in names}
+    grades = {grade for docs in judged.values() for grade in docs.values()}
+    retrieved = {measure_of("MAP"): "MAP", measure_of("NumRet(rel=1)"): "found"}
+    measures = {measure_of(name, grades): name for name in names if name != RETRIEVED}
+    wanted = measures.keys() | (retrieved.keys() if RETRIEVED in names else set())
+    values = {name: dict.fromkeys(judged, 0.0) for name in [*names, "MAP", "found"]}
     if found:
-        for one in ir_measures.iter_calc(list(measures), judged, found):
-            values[measures[one.measure]][one.query_id] = float(one.value)
-    return values
+        for one in ir_measures.iter_calc(list(wanted), judged, found):
+            for name in {measures.get(one.measure), retrieved.get(one.measure)} - {None}:
+                values[name][one.query_id] = float(one.value)
+    if RETRIEVED in names:
+        for query, docs in judged.items():
+            relevant = sum(grade >= 1 for grade in docs.values())
+            hits = values["found"][query]
+            values[RETRIEVED][query] = values["MAP"][query] * relevant / hits if hits else 0.0
+    return {name: values[name] for name in names}
 
 
 @dataclass(frozen=True)
@@ -77,18 +96,34 @@ def compare(
     Returns:
         The comparison; p = (1 + flips at least as far from 0 as what was seen) / (1 + resamples).
     """
-    turns = sorted(a)
+    return compare_all({"": a}, {"": b}, group_of, resamples, seed)[""]
+
+
+def compare_all(
+    a: Mapping[str, Mapping[str, float]],
+    b: Mapping[str, Mapping[str, float]],
+    group_of: Mapping[str, str],
+    resamples: int = 2000,
+    seed: int = 0,
+) -> dict[str, Comparison]:
+    """`compare` for several measures over the same turns: measure -> turn -> value."""
+    turns = sorted(next(iter(a.values())))
     groups = {group: number for number, group in enumerate(sorted({group_of[turn] for turn in turns}))}
     member = np.array([groups[group_of[turn]] for turn in turns])
-    difference = np.array([a[turn] - b[turn] for turn in turns])
-    sums, sizes = np.bincount(member, difference), np.bincount(member).astype(float)
-    seen = difference.mean()
+    sizes = np.bincount(member).astype(float)
+    sums = np.array(
+        [np.bincount(member, [a[m][turn] - b[m][turn] for turn in turns]) for m in a]
+    )  # [measures, groups]
+    seen = sums.sum(1) / len(turns)
     rng = np.random.default_rng(seed)
     means, flips = [], []
     for _ in range(resamples):  # one at a time: memory does not grow with resamples x conversations
-        drawn = rng.integers(0, len(sums), len(sums))
-        means.append(sums[drawn].sum() / sizes[drawn].sum())
-        flips.append(abs((sums * rng.choice((-1.0, 1.0), len(sums))).sum() / len(turns)))
-    low, high = np.percentile(means, [2.5, 97.5])
-    p = (1 + sum(flip >= abs(seen) - 1e-12 for flip in flips)) / (1 + resamples)
-    return Comparison(float(seen), float(low), float(high), float(p))
+        drawn = np.bincount(rng.integers(0, len(sizes), len(sizes)), minlength=len(sizes))
+        means.append(sums @ drawn / (sizes @ drawn))
+        flips.append(np.abs(sums @ (2.0 * rng.integers(0, 2, len(sizes), dtype=np.int8) - 1)) / len(turns))
+    low, high = np.percentile(means, [2.5, 97.5], axis=0)
+    p = (1 + (np.array(flips) >= np.abs(seen) - 1e-12).sum(0)) / (1 + resamples)
+    return {
+        measure: Comparison(*map(float, row))
+        for measure, row in zip(a, zip(seen, low, high, p, strict=True), strict=True)
+    }

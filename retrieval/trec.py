@@ -1,8 +1,11 @@
 """Runs and qrels as TREC files."""
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 
 from core.artifacts import write_atomic
+from core.errors import InputError
 from core.records import Hit
 
 Run = dict[str, dict[str, float]]
@@ -41,3 +44,64 @@ def write_qrels(path: Path, qrels: Qrels) -> None:
 def field(name: str) -> str:
     """An id without blanks, as the format wants it."""
     return "_".join(name.split())
+
+
+def rows_of(path: Path, columns: int) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers and fields of a TREC file.
+
+    Raises:
+        InputError: the file cannot be read, is empty, or a line has another number of fields.
+    """
+    number = 0
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                fields = line.split()
+                if len(fields) != columns:
+                    wanted = {6: "query Q0 document rank score tag", 4: "query 0 document grade"}[columns]
+                    raise InputError(f"{path}:{number}: expected `{wanted}`, got {line.strip()!r:.80}.")
+                yield number, fields
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: line {number + 1} or later is not UTF-8.") from error
+    if not number:
+        raise InputError(f"{path}: the file is empty.")
+
+
+def read_run(path: Path) -> Run:
+    """A TREC run: query -> document -> score.
+
+    Raises:
+        InputError: a line is not usable, a score is not a number, or a document stands twice for a query.
+    """
+    run: Run = {}
+    for number, (query, _, doc, _, text, _) in rows_of(path, 6):
+        try:
+            score = float(text)
+        except ValueError:
+            score = math.nan
+        if score != score:
+            raise InputError(f"{path}:{number}: the score must be a number, got `{text}`.")
+        found = run.setdefault(query, {})
+        if doc in found:
+            raise InputError(f"{path}:{number}: document `{doc}` stands twice for query `{query}`.")
+        found[doc] = score
+    return run
+
+
+def read_qrels(path: Path) -> Qrels:
+    """TREC qrels: query -> document -> grade.
+
+    Raises:
+        InputError: a line is not usable, a grade is no whole number, or a document has two grades for a query.
+    """
+    qrels: Qrels = {}
+    for number, (query, _, doc, text) in rows_of(path, 4):
+        try:
+            grade = int(text)
+        except ValueError:
+            raise InputError(f"{path}:{number}: the grade must be a whole number, got `{text}`.") from None
+        if qrels.setdefault(query, {}).setdefault(doc, grade) != grade:
+            raise InputError(f"{path}:{number}: document `{doc}` has two grades for query `{query}`.")
+    return qrels

@@ -13,10 +13,9 @@ def answer_messages(
 ) -> list[dict[str, str]]:
     """Chat messages that ask the generator for an answer.
 
-    The documents come first, so that the prompts of one document list share a prefix. The default instruction does not
-    offer
-    abstention: a model that may abstain says "no answer" with great confidence, and a useless document list would
-        score high.
+    The documents come first, so that the prompts of one document list share a prefix. The default instruction offers
+    no abstention: a model that may abstain says "no answer" with great confidence, and useless documents would score
+    high.
 
     Args:
         history: earlier messages, oldest first.

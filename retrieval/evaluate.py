@@ -1,0 +1,127 @@
+"""Evaluate TREC runs: a table of measures, and the paired comparison of two.
+
+    python -m retrieval.evaluate --run my.run --qrels qrels.txt
+    python -m retrieval.evaluate --run new.run --run2 old.run --qrels qrels.txt --by_conversation --json out.json
+
+A query without a result scores 0 and stays in the mean; one without a relevant document is left out; both are counted.
+Equal scores are ordered as trec_eval does: by document id, falling.
+"""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from core.artifacts import write_atomic
+from core.errors import InputError
+from core.runtime import run_command
+from retrieval.metrics import DEFAULT, Comparison, compare_all, per_query
+from retrieval.trec import Qrels, Run, read_qrels, read_run
+
+
+def count(qrels: Qrels, run: Run) -> dict[str, int]:
+    """What the measures rest on: queries in all, with a relevant document, of these not in the run, with equal scores,
+    and queries of the run that have no qrels."""
+    judged = [query for query, docs in qrels.items() if max(docs.values()) >= 1]
+    return {
+        "queries": len(qrels),
+        "evaluated": len(judged),
+        "missing": sum(query not in run for query in judged),
+        "tied": sum(len({*run[query].values()}) < len(run[query]) for query in judged if query in run),
+        "unjudged": sum(query not in qrels for query in run),
+    }
+
+
+def said(name: str, counts: dict[str, int]) -> str:
+    """One line of counts."""
+    without = counts["queries"] - counts["evaluated"]
+    return (
+        f"{name}: evaluated {counts['evaluated']} of {counts['queries']} queries ({without} without relevant "
+        f"documents); {counts['missing']} not in the run score 0, {counts['tied']} have equal scores, "
+        f"{counts['unjudged']} of the run have no qrels"
+    )
+
+
+def table(means: dict[str, dict[str, float]], compared: dict[str, Comparison]) -> str:
+    """Markdown: a row for each measure, a column for each run, and the comparison."""
+    head = ["measure", *means, *(["difference [95%]", "p"] if compared else [])]
+    rows = [head, ["---"] * len(head)]
+    for measure in next(iter(means.values())):
+        row = [measure, *(f"{values[measure]:.4f}" for values in means.values())]
+        if measure in compared:
+            one = compared[measure]
+            row += [f"{one.difference:+.4f} [{one.low:+.4f}, {one.high:+.4f}]", f"{one.p:.4f}"]
+        rows.append(row)
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def evaluate(
+    paths: list[Path], qrels: Qrels, measures: list[str], by_conversation: bool = False, resamples: int = 2000
+) -> tuple[dict[str, Any], str]:
+    """Evaluate one run, or two with their comparison.
+
+    Args:
+        paths: TREC runs; the comparison is first - second.
+        qrels: query -> document -> grade.
+        measures: as `retrieval.metrics.per_query` takes them.
+        by_conversation: queries whose ids are equal up to the last `_` are drawn as a whole.
+        resamples: of the bootstrap and of the randomisation.
+
+    Returns:
+        The figures, JSON-ready, and the table as text.
+
+    Raises:
+        InputError: a file is not usable, or no query has a relevant document.
+    """
+    names = [path.name for path in paths]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in paths]
+    values, lines, made = {}, [], {"runs": {}, "comparison": {}}
+    for name, path in zip(names, paths, strict=True):
+        run = read_run(path)
+        counts = count(qrels, run)
+        if not counts["evaluated"]:
+            raise InputError("no query of the qrels has a document with grade 1 or above: nothing can be measured.")
+        if counts["missing"] == counts["evaluated"]:
+            raise InputError(f"{path}: none of its {len(run)} queries has qrels; do the query ids fit?")
+        values[name] = per_query(qrels, run, measures)
+        means = {measure: sum(v.values()) / len(v) for measure, v in values[name].items()}
+        made["runs"][name] = {"measures": means, "counts": counts}
+        lines.append(said(name, counts))
+    compared = {}
+    if len(paths) == 2:
+        queries = next(iter(values[names[0]].values()))
+        groups = {query: by_conversation and query.rpartition("_")[0] or query for query in queries}
+        compared = compare_all(values[names[0]], values[names[1]], groups, resamples)
+        made["comparison"] = {measure: asdict(one) for measure, one in compared.items()}
+    means = {name: run["measures"] for name, run in made["runs"].items()}
+    return made, table(means, compared) + "".join(f"{line}\n" for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, required=True, help="TREC run: query Q0 document rank score tag")
+    parser.add_argument("--run2", type=Path, help="a second run to compare with")
+    parser.add_argument("--qrels", type=Path, required=True, help="TREC qrels: query 0 document grade")
+    parser.add_argument(
+        "--measures", nargs="+", default=list(DEFAULT), metavar="NAME",
+        help=f"default: {' '.join(DEFAULT)}; also P@5, nDCG(dcg='exp-log2')@3, MAP(retrieved) and all of ir_measures",
+    )  # fmt: skip
+    parser.add_argument("--by_conversation", action="store_true", help="resample by the id before its last `_`")
+    parser.add_argument("--resamples", type=int, default=2000, help="of bootstrap and randomisation (default 2000)")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    arguments = parser.parse_args()
+    if arguments.resamples < 1:
+        raise InputError(f"`--resamples` must be at least 1, got {arguments.resamples}.")
+    paths = [path for path in (arguments.run, arguments.run2) if path]
+    made, text = evaluate(
+        paths, read_qrels(arguments.qrels), arguments.measures, arguments.by_conversation, arguments.resamples
+    )
+    print(text, end="")
+    if arguments.json:
+        write_atomic(arguments.json, json.dumps(made, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,88 @@
+"""`python -m retrieval.evaluate` on TREC files."""
+
+import json
+import random
+import sys
+import time
+
+import pytest
+
+from tests.conftest import finish
+
+RUN = "q1 Q0 b 1 5 t\nq1 Q0 a 2 4 t\nq1 Q0 d 3 3 t\nq1 Q0 c 4 2 t\nq2 Q0 y 1 1 t\nq5 Q0 y 1 1 t\n"
+QRELS = "q1 0 a 1\nq1 0 c 2\nq1 0 b 0\nq1 0 e 1\nq2 0 x 2\nq3 0 y 0\nq4 0 z 1\n"
+
+
+def evaluate(*words, ok=True):
+    return finish([sys.executable, "-m", "retrieval.evaluate", *words], ok)
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "a.run").write_text(RUN)
+    (tmp_path / "b.run").write_text("q1 Q0 a 1 9 t\nq2 Q0 x 1 1 t\nq2 Q0 w 2 1 t\nq4 Q0 z 1 1 t\n")
+    (tmp_path / "qrels").write_text(QRELS)
+    return tmp_path
+
+
+def test_table_counts_and_comparison(files):
+    measures = ["MRR@10", "MAP", "MAP(retrieved)", "P@2", "nDCG@4", "nDCG(dcg='exp-log2')@4"]
+    words = ["--run", files / "a.run", "--run2", files / "b.run", "--qrels", files / "qrels"]
+    said = evaluate(*words, "--json", files / "out.json", "--measures", *measures)
+    assert "a.run: evaluated 3 of 4 queries (1 without relevant documents); 1 not in the run score 0" in said
+    assert "1 of the run have no qrels" in said and "1 have equal scores" in said
+    made = json.loads((files / "out.json").read_text())
+    ours = made["runs"]["a.run"]["measures"]
+    # q1: relevant a at rank 2 and c at rank 4 of three; q2 and q4 find nothing.
+    assert ours["MRR@10"] == pytest.approx(0.5 / 3)
+    assert ours["MAP"] == pytest.approx((1 / 2 + 2 / 4) / 3 / 3)
+    assert ours["MAP(retrieved)"] == pytest.approx((1 / 2 + 2 / 4) / 2 / 3)
+    assert ours["P@2"] == pytest.approx(0.5 / 3)
+    # discounts 1, 1 / log2(3), 1 / 2, 1 / log2(5); gains: a 1, c 2 or 2^2 - 1 = 3, e 1
+    second, fourth = 0.6309297535714575, 0.43067655807339306
+    assert ours["nDCG@4"] == pytest.approx((second + 2 * fourth) / (2 + second + 0.5) / 3)
+    assert ours["nDCG(dcg='exp-log2')@4"] == pytest.approx((second + 3 * fourth) / (3 + second + 0.5) / 3)
+    # b.run: q1 a first (1), q2 x and w tied: w comes first, as its id is higher (1/2), q4 z first (1)
+    assert made["runs"]["b.run"]["measures"]["MRR@10"] == pytest.approx(2.5 / 3)
+    assert made["comparison"]["MRR@10"]["difference"] == pytest.approx((0.5 - 2.5) / 3)
+
+
+@pytest.mark.parametrize(
+    "name, text, expected",
+    [
+        ("a.run", "q1 Q0 b 1 5\n", "a.run:1: expected `query Q0 document rank score tag`"),
+        ("a.run", "q1 Q0 b 1 nan t\n", "a.run:1: the score must be a number, got `nan`"),
+        ("a.run", "q1 Q0 b 1 2 t\nq1 Q0 b 2 1 t\n", "a.run:2: document `b` stands twice"),
+        ("a.run", "zz Q0 b 1 2 t\n", "none of its 1 queries has qrels"),
+        ("a.run", "", "the file is empty"),
+        ("qrels", "q1 0 a yes\n", "qrels:1: the grade must be a whole number, got `yes`"),
+        ("qrels", "q1 0 a 1\nq1 0 a 0\n", "qrels:2: document `a` has two grades"),
+        ("qrels", "q1 0 a 0\n", "nothing can be measured"),
+    ],
+)
+def test_bad_files_are_named(files, name, text, expected):
+    (files / name).write_text(text)
+    assert expected in evaluate("--run", files / "a.run", "--qrels", files / "qrels", ok=False)
+
+
+def test_bad_flags_are_named(files):
+    words = ["--run", files / "a.run", "--qrels", files / "qrels"]
+    assert "`MRRR@3` is no measure" in evaluate(*words, "--measures", "MRRR@3", ok=False)
+    assert "`--resamples` must be at least 1" in evaluate(*words, "--resamples", "0", ok=False)
+    assert "nowhere: cannot be read" in evaluate("--run", "nowhere", "--qrels", files / "qrels", ok=False)
+
+
+@pytest.mark.slow
+def test_a_large_run_is_quick(tmp_path):
+    """10,000 queries of 100 documents: 3 s on an idle machine of two cores."""
+    rng = random.Random(0)
+    with (tmp_path / "run").open("w") as run, (tmp_path / "qrels").open("w") as qrels:
+        for query in range(10_000):
+            for rank in range(1, 101):
+                doc = f"d{rng.randrange(10**6)}x{rank}"
+                run.write(f"c{query // 8}_{query % 8} Q0 {doc} {rank} {101 - rank} tag\n")
+                if rank == 1 + query % 100:
+                    qrels.write(f"c{query // 8}_{query % 8} 0 {doc} 1\n")
+    start = time.monotonic()
+    evaluate("--run", tmp_path / "run", "--qrels", tmp_path / "qrels")
+    assert time.monotonic() - start < 9
