@@ -67,7 +67,7 @@ def read_records(path: Path) -> Iterator[Fields]:
     """The records of a published file: one JSON list, or one JSON object a line.
 
     Raises:
-        InputError: the file is missing, no JSON, or holds something else than objects (names file and line or record).
+        InputError: the file is no JSON, or holds something else than objects (names file and line or record).
     """
     if first_sign(path) != "[":
         for line, record in read_json_lines(path):

@@ -13,6 +13,7 @@ from rewriter import mtrag, qrecc, topiocqa
 from rewriter.conversations import read_turns, turns_hash, turns_of
 from rewriter.convert import FULL, check_counts
 from tests.conftest import ROOT, finish
+from train.evaluation import chosen_systems
 
 FIXTURES = ROOT / "tests/fixtures"
 TOPIOCQA, TOPIOCQA_GOLD = (FIXTURES / "topiocqa" / f"topiocqa_{name}dev.json" for name in ("", "all_history_"))
@@ -146,6 +147,13 @@ def test_mtrag_qrels_choose_the_domain():
 def test_mtrag_apology_is_no_answer():
     turn = mtrag.read(MTRAG, MTRAG_QRELS)[2]
     assert (turn.answers, turn.relevant, turn.rewrite) == ((), {}, None)
+
+
+def test_reference_row_needs_a_rewrite_of_measured_turns_alone():
+    settings = settings_of("--evaluation.systems", "[original,reference]", "--evaluation.answers", "false")
+    turns = mtrag.read(MTRAG, MTRAG_QRELS)
+    assert turns[2].rewrite is None and chosen_systems(settings, turns) == ["original", "reference"]
+    assert chosen_systems(settings, [*turns, replace(turns[1], rewrite=None)]) == ["original"]
 
 
 def test_mtrag_files_of_different_releases_are_refused(tmp_path):

@@ -15,7 +15,7 @@ from typing import Any
 from core.artifacts import read_json, sha256, write_atomic, write_json
 from core.errors import InputError
 from core.inputs import pool_file, source_file
-from core.records import Passage, Turn, plain
+from core.records import Turn, plain
 from core.runtime import Progress, log, process, run_command, set_up_logging, wait_for_all
 from core.settings import RetrievalSettings, Settings, read_settings
 from retrieval.corpus import read_corpus
@@ -44,14 +44,14 @@ def write_pool(settings: Settings) -> None:
         refuse_to_mix(settings, read_json(note)["plan"], plan)
         log.info("pool: complete, nothing to do (%s)", path)
         return
-    passages = list(read_corpus(source_file(settings, "corpus")))
     turns = [turn for which in named_splits(settings) for turn in turns_of(settings, which, settings.run.limit)]
     gold = {doc for turn in turns for doc, grade in turn.relevant.items() if grade >= 1}
-    kept = gold | negatives_of(turns, bm25_of(settings.retrieval, passages), settings.data.pool)
-    counts = {"passages": 0, "gold": 0, "gold_missing": len(gold - {passage.id for passage in passages})}
+    kept = gold | negatives_of(turns, bm25_of(settings), settings.data.pool)
+    counts = {"passages": 0, "gold": 0, "of": 0}
 
     def lines() -> Iterable[str]:
-        for passage in passages:
+        for passage in read_corpus(source_file(settings, "corpus")):
+            counts["of"] += 1
             if passage.id in kept:
                 counts["passages"] += 1
                 counts["gold"] += passage.id in gold
@@ -59,9 +59,9 @@ def write_pool(settings: Settings) -> None:
 
     write_atomic(path, lines())
     write_json(note, {"plan": plan, "counts": counts})
-    if counts["gold_missing"]:
-        log.warning("pool: %d of %d gold passages are not in the collection", counts["gold_missing"], len(gold))
-    log.info("pool: %d of %d passages, %d of them gold -> %s", counts["passages"], len(passages), counts["gold"], path)
+    if counts["gold"] < len(gold):
+        log.warning("pool: %d of %d gold passages are not in the collection", len(gold) - counts["gold"], len(gold))
+    log.info("pool: %d of %d passages, %d of them gold -> %s", counts["passages"], counts["of"], counts["gold"], path)
 
 
 def named_splits(settings: Settings) -> list[str]:
@@ -124,8 +124,9 @@ def bm25_settings(settings: RetrievalSettings) -> RetrievalSettings:
     return replace(settings, engine="rank_bm25")
 
 
-def bm25_of(settings: RetrievalSettings, passages: Sequence[Passage]) -> Retriever:
-    return retriever_of(bm25_settings(settings), passages)
+def bm25_of(settings: Settings) -> Retriever:
+    """BM25 over the whole collection."""
+    return retriever_of(bm25_settings(settings.retrieval), list(read_corpus(source_file(settings, "corpus"))))
 
 
 def main() -> None:

@@ -162,6 +162,7 @@ def write_report(stage: Stage, settings: Settings, turns: Sequence[Turn], system
             "id": turn.id,
             "conversation": turn.group,
             "kind": turn.kind,
+            "depth": turn.depth,
             "system": name,
             "query": records[turn.id]["systems"][name]["query"],
         }
