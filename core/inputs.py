@@ -40,12 +40,19 @@ def qrels_file(settings: Settings, which: str) -> Path | None:
     """Path of the gold passages of `train` or `test`, where the settings name a file of their own for them.
 
     Raises:
-        InputError: there is no such file.
+        InputError: there is no such file, or the format of the turns has no use for it.
     """
     key, value = "data.qrels", settings.data.qrels
     if which == "train":
         key, value = "data.train_qrels", settings.data.train_qrels
-    return named_file(key, value) if value else None
+    if not value:
+        return None
+    if settings.data.format in ("records", "tiny_world"):
+        raise InputError(
+            f"`{key}` goes with a published `data.format` (topiocqa, qrecc, mtrag), not with "
+            f"`{settings.data.format}`, whose turns carry `relevant` themselves; leave it out."
+        )
+    return named_file(key, value)
 
 
 def named_file(key: str, value: str | None) -> Path:

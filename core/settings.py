@@ -365,13 +365,6 @@ def check_ranges(settings: Settings) -> None:
         raise InputError("`rewriter.top_p` must be above 0, got 0; 1 keeps the whole distribution.")
     if settings.generator.adapter and not settings.generator.model:
         raise InputError("`generator.adapter` needs `generator.model`: the model that it belongs to.")
-    if settings.data.format in ("records", "tiny_world"):
-        for key in ("data.qrels", "data.train_qrels"):
-            if value_of(settings, key) is not None:
-                raise InputError(
-                    f"`{key}` goes with a published `data.format` (topiocqa, qrecc, mtrag), not with "
-                    f"`{settings.data.format}`, whose turns carry `relevant` themselves; leave it out."
-                )
     order = [settings.run.redo_from, settings.run.until]
     if None not in order and STAGES.index(order[0]) > STAGES.index(order[1]):
         raise InputError(

@@ -25,9 +25,9 @@ def turns_of(settings: Settings, which: str, limit: int | None = None) -> list[T
     Raises:
         InputError: a file is missing, or something in it is not usable.
     """
-    path = data_file(settings, which)
+    path, qrels = data_file(settings, which), qrels_file(settings, which)
     if settings.data.format in READERS:
-        return READERS[settings.data.format](path, qrels_file(settings, which))[:limit]
+        return READERS[settings.data.format](path, qrels)[:limit]
     return read_turns(path, limit)
 
 

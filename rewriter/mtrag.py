@@ -50,8 +50,7 @@ def turn_of(task: Fields, gold: dict[str, dict[str, int]], rewrites: dict[str, s
     messages = [message_of(one) for one in task.objects("input")]
     if not messages or messages[-1]["role"] != "user":
         task.refuse("input", "messages that end with the user's question")
-    labels = task.values.get("Answerability")
-    answered = labels is None or bool(ANSWERED.intersection(task.texts("Answerability")))
+    answered = "Answerability" not in task.values or bool(ANSWERED.intersection(task.texts("Answerability")))
     return Turn(
         id=f"{conversation}_{task.number('turn')}",
         history=tuple(messages[:-1]),

@@ -257,7 +257,7 @@ def test_other_gold_passages_are_another_input(tmp_path):
 
 def test_gold_passages_of_their_own_need_a_published_format():
     with pytest.raises(InputError, match="`data.qrels` goes with a published `data.format`"):
-        settings_of("--data.qrels", TOPIOCQA_GOLD)
+        turns_of(settings_of("--data.test", TOPIOCQA, "--data.qrels", TOPIOCQA_GOLD), "test")
     with pytest.raises(InputError, match="`data.qrels`: no file at gone.tsv"):
         turns_of(settings_of("--data.format=mtrag", "--data.test", MTRAG, "--data.qrels=gone.tsv"), "test")
 

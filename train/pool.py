@@ -47,11 +47,11 @@ def write_pool(settings: Settings) -> None:
     turns = [turn for which in named_splits(settings) for turn in turns_of(settings, which, settings.run.limit)]
     gold = {doc for turn in turns for doc, grade in turn.relevant.items() if grade >= 1}
     kept = gold | negatives_of(turns, bm25_of(settings), settings.data.pool)
-    counts = {"passages": 0, "gold": 0, "of": 0}
+    counts = {"passages": 0, "gold": 0, "collection": 0}
 
     def lines() -> Iterable[str]:
         for passage in read_corpus(source_file(settings, "corpus")):
-            counts["of"] += 1
+            counts["collection"] += 1
             if passage.id in kept:
                 counts["passages"] += 1
                 counts["gold"] += passage.id in gold
@@ -61,7 +61,8 @@ def write_pool(settings: Settings) -> None:
     write_json(note, {"plan": plan, "counts": counts})
     if counts["gold"] < len(gold):
         log.warning("pool: %d of %d gold passages are not in the collection", len(gold) - counts["gold"], len(gold))
-    log.info("pool: %d of %d passages, %d of them gold -> %s", counts["passages"], counts["of"], counts["gold"], path)
+    said = counts | {"path": path}
+    log.info("pool: %(passages)d of %(collection)d passages, %(gold)d of them gold -> %(path)s", said)
 
 
 def named_splits(settings: Settings) -> list[str]:
