@@ -382,11 +382,7 @@ def check_ranges(settings: Settings) -> None:
 
 
 def rewriter_model(settings: Settings) -> str:
-    """`rewriter.model`.
-
-    Raises:
-        InputError: it is not set.
-    """
+    """`rewriter.model`; raises InputError where it is not set."""
     if not settings.rewriter.model:
         raise InputError("`rewriter.model` is not set; name a folder or a Hub id with `--rewriter.model MODEL`.")
     return settings.rewriter.model
