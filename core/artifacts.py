@@ -63,12 +63,12 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             raise InputError(f"{path}: not UTF-8 text (byte {error.start}: {error.reason}).") from error
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+def write_atomic(path: Path, text: str | Iterable[str]) -> None:
+    """Write a file whole or not at all, from one text or from pieces that come one at a time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w", encoding="utf-8") as handle:
-        handle.write(text)
+        handle.writelines([text] if isinstance(text, str) else text)
         handle.flush()
         os.fsync(handle.fileno())
     temporary.replace(path)

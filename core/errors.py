@@ -8,3 +8,9 @@ class InputError(ValueError):
 def first_line(error: BaseException) -> str:
     """What a library said, in one line; its class where it said nothing."""
     return next((line for line in str(error).strip().splitlines()), type(error).__name__)
+
+
+def short(value: object, most: int = 60) -> str:
+    """A value for an error message, shortened."""
+    text = repr(value)
+    return text if len(text) <= most else text[: most - 3] + "..."

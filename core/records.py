@@ -30,6 +30,11 @@ class Turn:
         """The conversation that this turn belongs to: the unit of resampling in significance tests."""
         return self.conversation or self.id.rpartition("_")[0] or self.id
 
+    @property
+    def depth(self) -> int:
+        """The turn's number in its conversation: 1 for a first question."""
+        return 1 + sum(message["role"] == "user" for message in self.history)
+
 
 @dataclass(frozen=True)
 class Passage:

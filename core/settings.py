@@ -40,17 +40,25 @@ class DataSettings:
     """Conversations and collection.
 
     Args:
-        format: `records` reads the files named below; `tiny_world` makes them.
-        train: turns to train on (JSONL).
-        test: held-out turns to evaluate on (JSONL).
+        format: `records` reads the project's own files; `topiocqa`, `qrecc` and `mtrag` read those sets as they are
+            published (configs/DATASETS.md); `tiny_world` makes its files.
+        train: turns to train on.
+        test: held-out turns to evaluate on.
+        qrels: gold passages of the test turns, for a published set that keeps them in a file of their own.
+        train_qrels: the same for the training turns.
         corpus: the collection (JSONL).
+        pool: use a small pooled collection in place of the whole: the gold passages of all turns, and this many
+            passages that BM25 finds for each question and each `rewrite`. 0 says that `corpus` is a pool already.
         world_seed: seed of the tiny world.
     """
 
-    format: Literal["records", "tiny_world"] = "records"
+    format: Literal["records", "topiocqa", "qrecc", "mtrag", "tiny_world"] = "records"
     train: str | None = None
     test: str | None = None
+    qrels: str | None = None
+    train_qrels: str | None = None
     corpus: str | None = None
+    pool: int | None = None
     world_seed: int = 0
 
 
@@ -59,7 +67,7 @@ class RewriterSettings:
     """The model that is trained, and how candidates are sampled from it.
 
     Args:
-        model: folder or Hub id of a causal language model.
+        model: folder or Hub id of a causal language model; an evaluation that neither rewrites nor answers needs none.
         adapter: PEFT adapter to start from.
         instruction: system message of the rewrite prompt; empty for the built-in one.
         dtype: float32, bfloat16 or float16.
@@ -70,7 +78,7 @@ class RewriterSettings:
         batch_tokens: prompt tokens per batch, times samples.
     """
 
-    model: str
+    model: str | None = None
     adapter: str | None = None
     instruction: str = ""
     dtype: str = "float32"
@@ -343,6 +351,7 @@ def check_ranges(settings: Settings) -> None:
         "rewriter.n": 2, "rewriter.max_new_tokens": 1, "rewriter.batch_tokens": 1, "generator.max_new_tokens": 1,
         "generator.batch_tokens": 1, "retrieval.k": 1, "retrieval.depth": 1, "scoring.alpha": 0, "pairs.min_gap": 0,
         "evaluation.resamples": 1, "retrieval.k1": 0, "run.limit": 1, "scoring.samples": 1, "scoring.sample_tokens": 1,
+        "data.pool": 0,
     }  # fmt: skip
     shares = ["pairs.drop_fraction", "rewriter.top_p", "scoring.fallback", "run.max_failed_fraction", "retrieval.b"]
     for key, least in at_least.items():
@@ -370,6 +379,13 @@ def check_ranges(settings: Settings) -> None:
         raise InputError(
             f"`evaluation.systems` has `{unknown[0]}`; {nearest(unknown[0], EvaluationSettings().systems)}"
         )
+
+
+def rewriter_model(settings: Settings) -> str:
+    """`rewriter.model`; raises InputError where it is not set."""
+    if not settings.rewriter.model:
+        raise InputError("`rewriter.model` is not set; name a folder or a Hub id with `--rewriter.model MODEL`.")
+    return settings.rewriter.model
 
 
 def value_of(settings: Settings, key: str) -> Any:

@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from core.artifacts import Stage, sha256
-from core.inputs import data_file
+from core.artifacts import Stage
 from core.records import Turn
 from core.runtime import process, run_command, set_up_logging
-from core.settings import Settings, read_settings
+from core.settings import Settings, read_settings, rewriter_model
 from core.stages import carry_out, shared_out
-from rewriter.conversations import read_turns
+from rewriter.conversations import turns_hash, turns_of
 
 NAME = "candidates"
 
@@ -31,8 +30,8 @@ def candidates_stage(settings: Settings) -> Stage:
         del rewriter[name]
     decided = rewriter | {"seed": settings.run.seed, "limit": settings.run.limit}
     inputs = {
-        "train": sha256(data_file(settings, "train")),
-        "model": fingerprint(settings.rewriter.model, settings.rewriter.adapter),
+        "train": turns_hash(settings, "train"),
+        "model": fingerprint(rewriter_model(settings), settings.rewriter.adapter),
     }
     return Stage(settings.run_dir / NAME, decided, inputs, process()[0])
 
@@ -42,14 +41,14 @@ def make_candidates(settings: Settings) -> Stage:
     options = settings.rewriter
 
     def plan() -> list[list[Turn]]:
-        turns = read_turns(data_file(settings, "train"), settings.run.limit)
+        turns = turns_of(settings, "train", settings.run.limit)
         return shared_out(turns, max(1, options.batch_tokens // (256 * options.n)))
 
     def worker():
         from core.language_model import load_language_model
         from rewriter.sampling import sample_rewrites
 
-        lm = load_language_model(options.model, options.adapter, options.dtype)
+        lm = load_language_model(rewriter_model(settings), options.adapter, options.dtype)
 
         def make(turns: list[Turn]) -> list[dict[str, Any]]:
             sampled = sample_rewrites(

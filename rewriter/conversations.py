@@ -1,13 +1,43 @@
-"""Conversations from files: the project's own `turns.jsonl`."""
+"""Conversations from files: the project's own `turns.jsonl`, and the data sets that have a reader."""
 
 from pathlib import Path
 from typing import Any
 
-from core.artifacts import read_json_lines
-from core.errors import InputError
+from core.artifacts import read_json_lines, sha256
+from core.errors import InputError, short
+from core.inputs import data_file, qrels_file
 from core.records import Turn
+from core.settings import Settings
+from rewriter import mtrag, qrecc, topiocqa
 
 ROLES = ("user", "assistant")
+READERS = {"topiocqa": topiocqa.read, "qrecc": qrecc.read, "mtrag": mtrag.read}
+
+
+def turns_of(settings: Settings, which: str, limit: int | None = None) -> list[Turn]:
+    """The turns of a run, read in its `data.format`.
+
+    Args:
+        settings: of the run.
+        which: `train` or `test`.
+        limit: the first so many.
+
+    Raises:
+        InputError: a file is missing, or something in it is not usable.
+    """
+    path, qrels = data_file(settings, which), qrels_file(settings, which)
+    if settings.data.format in READERS:
+        return READERS[settings.data.format](path, qrels)[:limit]
+    return read_turns(path, limit)
+
+
+def turns_hash(settings: Settings, which: str) -> str:
+    """SHA-256 of all files that the `train` or `test` turns are read from: what a stage records as its input."""
+    files = [data_file(settings, which)]
+    qrels = qrels_file(settings, which)
+    if qrels is not None:
+        files += [qrels, *(mtrag.rewrite_files(qrels) if settings.data.format == "mtrag" else [])]
+    return sha256(*files)
 
 
 def read_turns(path: Path, limit: int | None = None) -> list[Turn]:
@@ -74,9 +104,3 @@ def turn_of(record: dict[str, Any], place: str) -> Turn:
         conversation=record.get("conversation") or "",
         kind=record.get("kind") or "",
     )
-
-
-def short(value: Any, most: int = 60) -> str:
-    """A value for an error message, shortened."""
-    text = repr(value)
-    return text if len(text) <= most else text[: most - 3] + "..."

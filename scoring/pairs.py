@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from core.artifacts import Stage, completed, sha256
+from core.artifacts import Stage, completed
 from core.errors import InputError
-from core.inputs import data_file
 from core.records import Candidate, Pair, Turn
 from core.runtime import log, process, run_command, set_up_logging, wait_for_all
 from core.settings import Settings, read_settings
-from rewriter.conversations import read_turns
+from rewriter.conversations import turns_hash, turns_of
 from rewriter.prompts import INSTRUCTION, normalised, rewrite_messages
 
 NAME = "pairs"
@@ -105,7 +104,7 @@ def pairs_stage(settings: Settings) -> Stage:
     """The stage's folder with what decides its content."""
     decided = asdict(settings.pairs) | {"instruction": settings.rewriter.instruction}
     del decided["on_policy"]  # of DPO alone
-    train = sha256(data_file(settings, "train"))
+    train = turns_hash(settings, "train")
     completed(settings.run_dir / "candidates").expect(inputs={"train": train}, settings={"limit": settings.run.limit})
     inputs = {"scores": completed(settings.run_dir / "scores").identity(), "train": train}
     return Stage(settings.run_dir / NAME, decided, inputs, 0)
@@ -120,7 +119,7 @@ def read_scored(settings: Settings) -> list[Scored]:
     }
     return [
         Scored(turn, tuple(Candidate(**c) for c in candidates[turn.id]), tuple(scores[turn.id]))
-        for turn in read_turns(data_file(settings, "train"), settings.run.limit)
+        for turn in turns_of(settings, "train", settings.run.limit)
     ]
 
 

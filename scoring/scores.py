@@ -15,10 +15,10 @@ from core.artifacts import Stage, completed, sha256
 from core.inputs import data_file
 from core.records import Score, Turn
 from core.runtime import log, process, run_command, set_up_logging
-from core.settings import Settings, read_settings
+from core.settings import Settings, read_settings, rewriter_model
 from core.stages import carry_out, shared_out
 from retrieval.corpus import read_corpus
-from rewriter.conversations import read_turns
+from rewriter.conversations import turns_hash, turns_of
 from scoring.labels import check_labels, parts_of, settings_read
 
 NAME = "scores"
@@ -76,7 +76,7 @@ def scores_stage(settings: Settings) -> Stage:
     for name in ("batch_tokens", "model", "adapter"):  # the models are inputs, known by what is in them
         del generator[name]
     decided = settings_read(settings.scoring) | generator
-    rankings, train = completed(settings.run_dir / "rankings"), sha256(data_file(settings, "train"))
+    rankings, train = completed(settings.run_dir / "rankings"), turns_hash(settings, "train")
     rankings.expect(inputs={"corpus": sha256(data_file(settings, "corpus"))}, settings={"k": settings.retrieval.k})
     completed(settings.run_dir / "candidates").expect(inputs={"train": train}, settings={"limit": settings.run.limit})
     inputs = {
@@ -93,7 +93,7 @@ def generator_model(settings: Settings) -> tuple[str, str | None]:
     """The generator's model and adapter: the rewriter's own where none is named."""
     if settings.generator.model:
         return settings.generator.model, settings.generator.adapter
-    return settings.rewriter.model, settings.rewriter.adapter
+    return rewriter_model(settings), settings.rewriter.adapter
 
 
 def make_scores(settings: Settings) -> Stage:
@@ -101,7 +101,7 @@ def make_scores(settings: Settings) -> Stage:
     names = parts_of(settings.scoring)
 
     def plan() -> list[list[Job]]:
-        turns = {turn.id: turn for turn in read_turns(data_file(settings, "train"), settings.run.limit)}
+        turns = {turn.id: turn for turn in turns_of(settings, "train", settings.run.limit)}
         check_labels(list(turns.values()), settings.scoring, str(data_file(settings, "train")))
         texts = {
             record["id"]: [candidate["text"] for candidate in record["candidates"]]

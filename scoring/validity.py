@@ -28,7 +28,7 @@ from core.runtime import Progress, log, run_command, set_up_logging
 from core.settings import GeneratorSettings, ScoringSettings, Settings, read_settings
 from retrieval.corpus import read_corpus
 from retrieval.retriever import retriever_of
-from rewriter.conversations import read_turns
+from rewriter.conversations import turns_of
 from scoring.answers import exact_match
 from scoring.labels import REWARDS
 from scoring.utility import as_item, read_items
@@ -301,7 +301,7 @@ def labelled(settings: Settings, limit: int | None) -> tuple[list[Turn], list[Pa
             "make the quickstart's data first: `accelerate launch train/dpo.py ... --run.until candidates`."
         )
     for which in ("train", "test"):
-        turns = [turn for turn in read_turns(data_file(settings, which), limit) if turn.relevant]
+        turns = [turn for turn in turns_of(settings, which, limit) if turn.relevant]
         if turns:
             return turns, list(read_corpus(data_file(settings, "corpus")))
     raise InputError("neither `data.train` nor `data.test` has turns with `relevant` documents.")

@@ -5,6 +5,8 @@ import json
 import pytest
 
 from core.errors import InputError
+from core.inputs import same_data
+from core.settings import read_settings
 from retrieval.corpus import read_corpus
 from rewriter.conversations import read_turns
 
@@ -69,3 +71,12 @@ def test_bad_collections_are_named(tmp_path, records, expected):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InputError, match=r"gone.jsonl: cannot be read \(No such file"):
         read_turns(tmp_path / "gone.jsonl")
+
+
+def test_another_run_folder_reads_the_same_tiny_world(tmp_path):
+    (tmp_path / "data").mkdir()
+    for which in ("train", "test", "corpus"):
+        write(tmp_path / f"data/{which}.jsonl", TURN)
+    data = same_data(read_settings("", ["--run.dir", str(tmp_path), "--data.format=tiny_world"]))
+    assert data.format == "records"
+    assert [data.train, data.corpus] == [str(tmp_path / f"data/{which}.jsonl") for which in ("train", "corpus")]

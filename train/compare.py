@@ -15,13 +15,13 @@ from pathlib import Path
 
 from core.artifacts import read_json, write_atomic
 from core.errors import InputError
-from core.inputs import data_file
+from core.inputs import data_file, same_data
 from core.runtime import log, process, run_command, set_up_logging, wait_for_all
 from core.settings import Settings, nearest, read_settings
-from rewriter.conversations import read_turns
+from rewriter.conversations import turns_of
 from scoring.labels import REWARDS, check_labels
 from train.dpo import run_all
-from train.tables import grid, shown
+from train.tables import grid, label_of, shown
 
 SHARED = ("candidates", "rankings")
 SYSTEMS = ("base", "sft", "dpo")
@@ -30,19 +30,17 @@ SYSTEMS = ("base", "sft", "dpo")
 def compare_rewards(settings: Settings, rewards: list[str]) -> None:
     """A run for each reward, and the table."""
     run_all(replace(settings, run=replace(settings.run, until="rankings")))
-    files = {which: str(data_file(settings, which)) for which in ("train", "test", "corpus")}
     made = [
         replace(
             settings,
             run=replace(settings.run, dir=str(settings.run_dir / "rewards" / reward), redo_from=None, until=None),
-            data=replace(settings.data, format="records", **files),
+            data=same_data(settings),
             scoring=replace(settings.scoring, reward=reward),
         )
         for reward in rewards
     ]
     for one in made:
-        train = data_file(one, "train")
-        check_labels(read_turns(train, one.run.limit), one.scoring, str(train))
+        check_labels(turns_of(one, "train", one.run.limit), one.scoring, str(data_file(one, "train")))
     for one in made:
         for stage in SHARED:
             if process()[0] == 0 and not (one.run_dir / stage).exists():
@@ -65,9 +63,10 @@ def copy_whole(source: Path, target: Path) -> None:
 
 def table_of(runs: list[Path]) -> str:
     """One row per reward: MRR@10 and EM of each system, pairs, and the seconds that scoring took."""
-    rows = []
+    rows, pooled = [], False
     for run in runs:
-        measured = read_json(run / "evaluation" / "metrics.json")["systems"]
+        made = read_json(run / "evaluation" / "metrics.json")
+        measured, pooled = made["systems"], pooled or made.get("pooled", False)
         scores, pairs = (read_json(run / stage / "manifest.json") for stage in ("scores", "pairs"))
         rows.append(
             [
@@ -77,7 +76,8 @@ def table_of(runs: list[Path]) -> str:
                 f"{scores['seconds']:.0f}",
             ]
         )
-    return grid(["reward", *(f"{s} {m}" for s in SYSTEMS for m in ("MRR@10", "EM")), "pairs", "scoring s"], rows)
+    head = ["reward", *(f"{s} {m}" for s in SYSTEMS for m in ("MRR@10", "EM")), "pairs", "scoring s"]
+    return label_of(pooled) + grid(head, rows)
 
 
 def main() -> None:

@@ -23,14 +23,15 @@ from typing import TextIO
 
 from core.artifacts import Stage, completed
 from core.errors import InputError
-from core.inputs import data_file
+from core.inputs import data_file, same_data
 from core.runtime import log, peak_memory_mb, process, run_command, set_up_logging, wait_for_all
-from core.settings import STAGES, Settings, as_plain, read_settings
+from core.settings import STAGES, Settings, as_plain, read_settings, rewriter_model
 from retrieval.rankings import make_rankings
 from rewriter.candidates import make_candidates
 from scoring.pairs import make_pairs
 from scoring.scores import generator_model, make_scores
 from train.evaluation import check_test, evaluate
+from train.pool import make_pool
 
 NAME, SECOND_ROUND = "dpo", "on_policy"
 
@@ -56,11 +57,10 @@ def make_second_round(settings: Settings) -> None:
     """
     log.info("second round: candidates from the SFT rewriter")
     model, adapter = generator_model(settings)
-    files = {which: str(data_file(settings, which)) for which in ("train", "corpus")}
     second = replace(
         settings,
         run=replace(settings.run, dir=str(settings.run_dir / SECOND_ROUND), redo_from=None, until=None),
-        data=replace(settings.data, format="records", **files),
+        data=same_data(settings),
         rewriter=replace(settings.rewriter, adapter=str(settings.run_dir / "sft" / "adapter")),
         generator=replace(settings.generator, model=model, adapter=adapter),
     )
@@ -115,11 +115,13 @@ def prepare(settings: Settings) -> None:
     removed."""
     from train.options import trainer_config
 
+    rewriter_model(settings)
     if settings.data.format == "tiny_world" and process()[0] == 0:
         from train.tiny_world import make_quickstart_data
 
         make_quickstart_data(settings.run_dir / "data", settings.data.world_seed)
     wait_for_all()
+    make_pool(settings)
     last = settings.run.until or STAGES[-1]
     for which in ("train", "corpus", *(["test"] if last == "evaluation" else [])):
         data_file(settings, which)

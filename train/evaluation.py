@@ -17,12 +17,13 @@ from core.errors import InputError
 from core.inputs import data_file
 from core.records import Turn
 from core.runtime import log, process, run_command, set_up_logging, wait_for_all
-from core.settings import Settings, read_settings
+from core.settings import Settings, read_settings, rewriter_model
 from core.stages import carry_out, shared_out
 from retrieval.corpus import read_corpus
 from retrieval.retriever import retriever_of
-from rewriter.conversations import read_turns
+from rewriter.conversations import turns_hash, turns_of
 from scoring.scores import generator_model
+from train.pool import make_pool
 
 NAME = "evaluation"
 TRAINED = ("base", "sft", "dpo")
@@ -30,7 +31,7 @@ BATCH = 32  # turns that are rewritten and answered together
 
 
 def chosen_systems(settings: Settings, turns: list[Turn]) -> list[str]:
-    """The systems of the settings that these turns allow: `reference` needs a rewrite in every turn.
+    """The systems of the settings that these turns allow: `reference` needs a rewrite in every turn that is measured.
 
     Raises:
         InputError: no turn has relevant documents or answers.
@@ -40,11 +41,13 @@ def chosen_systems(settings: Settings, turns: list[Turn]) -> list[str]:
             "the test turns have neither `relevant` nor `answers`: nothing can be measured. Add them to `data.test`, "
             "or stop at the adapter with `--run.until dpo`."
         )
-    missing = sum(not turn.rewrite for turn in turns)
+    measured = [turn for turn in turns if turn.relevant or (settings.evaluation.answers and turn.answers)]
+    missing = sum(not turn.rewrite for turn in measured)
     systems = [name for name in settings.evaluation.systems if name != "reference" or not missing]
     if not systems:
         raise InputError(
-            f"`evaluation.systems` has no system left: {missing} of {len(turns)} test turns have no `rewrite`."
+            f"`evaluation.systems` has no system left: {missing} of {len(measured)} measured test turns have no "
+            "`rewrite`."
         )
     return systems
 
@@ -55,9 +58,9 @@ def check_test(settings: Settings) -> None:
     Raises:
         InputError: nothing can be measured, or no relevant document is in the collection.
     """
-    turns = read_turns(data_file(settings, "test"), settings.run.limit)
+    turns = turns_of(settings, "test", settings.run.limit)
     if len(chosen_systems(settings, turns)) < len(settings.evaluation.systems):
-        log.warning("evaluation: no `reference` row; not every test turn has a `rewrite`")
+        log.warning("evaluation: no `reference` row; not every test turn that is measured has a `rewrite`")
     known = {passage.id for passage in read_corpus(data_file(settings, "corpus"))}
     named = [doc for turn in turns for doc, grade in turn.relevant.items() if grade >= 1]
     unknown = [doc for doc in named if doc not in known]
@@ -72,27 +75,29 @@ def check_test(settings: Settings) -> None:
 
 def evaluation_stage(settings: Settings) -> Stage:
     """The stage's folder with what decides its content."""
-    from core.language_model import fingerprint
-
-    systems, rule = settings.evaluation.systems, settings.scoring
+    systems, answers, rule = settings.evaluation.systems, settings.evaluation.answers, settings.scoring
     decided = {
-        "evaluation": {"systems": systems, "answers": settings.evaluation.answers},
+        "evaluation": {"systems": systems, "answers": answers},
         "retrieval": asdict(settings.retrieval),
         "limit": settings.run.limit,
     }
-    if settings.evaluation.answers:
+    if answers:
         decided["scoring"] = {"alpha": rule.alpha, "fallback": rule.fallback, "fallback_by": rule.fallback_by}
         decided["generator"] = settings.generator.max_new_tokens
     if set(systems) & set(TRAINED):
         options = settings.rewriter
         decided["rewriter"] = {"instruction": options.instruction, "max_new_tokens": options.max_new_tokens}
-    inputs = {"test": sha256(data_file(settings, "test")), "corpus": sha256(data_file(settings, "corpus"))}
+    inputs = {"test": turns_hash(settings, "test"), "corpus": sha256(data_file(settings, "corpus"))}
     for name in ("sft", "dpo"):
         if name in systems:
             inputs[name] = completed(settings.run_dir / name).identity()
-    if "base" in systems or settings.evaluation.answers:
-        inputs["model"] = fingerprint(settings.rewriter.model, settings.rewriter.adapter)
-        inputs["generator"] = fingerprint(*generator_model(settings))
+    if "base" in systems or answers:
+        from core.language_model import fingerprint  # with torch, which nothing else here needs
+
+        if "base" in systems:
+            inputs["model"] = fingerprint(rewriter_model(settings), settings.rewriter.adapter)
+        if answers:
+            inputs["generator"] = fingerprint(*generator_model(settings))
     return Stage(settings.run_dir / NAME, decided, inputs, process()[0])
 
 
@@ -101,7 +106,7 @@ def rewriters(settings: Settings, systems: list[str]) -> dict[str, Callable[[lis
     found: dict[str, Callable[[list[Turn]], list[str]]] = {
         "original": lambda turns: [turn.question for turn in turns],
         "history": lambda turns: [user_turns(turn) for turn in turns],
-        "reference": lambda turns: [turn.rewrite for turn in turns],
+        "reference": lambda turns: [turn.rewrite or turn.question for turn in turns],
     }
     options = settings.rewriter
     if set(systems) & set(TRAINED):
@@ -111,7 +116,7 @@ def rewriters(settings: Settings, systems: list[str]) -> dict[str, Callable[[lis
         for name in TRAINED:
             if name in systems:
                 adapter = options.adapter if name == "base" else str(settings.run_dir / name / "adapter")
-                lm = load_language_model(options.model, adapter, options.dtype)
+                lm = load_language_model(rewriter_model(settings), adapter, options.dtype)
                 found[name] = lambda turns, lm=lm: best_rewrites(
                     lm, turns, options.max_new_tokens, options.instruction
                 )
@@ -127,7 +132,7 @@ def evaluate(settings: Settings) -> Stage:
     """Bring the stage to its end and print the table."""
     from train.tables import write_report
 
-    turns = read_turns(data_file(settings, "test"), settings.run.limit)
+    turns = turns_of(settings, "test", settings.run.limit)
     systems = chosen_systems(settings, turns)
 
     def worker():
@@ -195,6 +200,7 @@ def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     settings = read_settings(__doc__, alone=NAME)
     set_up_logging()
+    make_pool(settings)
     evaluate(settings)
 
 

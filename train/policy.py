@@ -6,7 +6,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 
 from core.errors import InputError, first_line
 from core.language_model import load_language_model
-from core.settings import Settings
+from core.settings import Settings, rewriter_model
 from train.options import lora_config
 
 ADAPTER = "adapter"
@@ -16,7 +16,7 @@ def new_policy(settings: Settings) -> tuple[PeftModel, PreTrainedTokenizerBase]:
     """The base model with a trainable LoRA adapter: a fresh one, or `rewriter.adapter` to go on with."""
     torch.manual_seed(settings.run.seed)
     chosen = settings.rewriter
-    lm = load_language_model(chosen.model, chosen.adapter, chosen.dtype, trainable=True)
+    lm = load_language_model(rewriter_model(settings), chosen.adapter, chosen.dtype, trainable=True)
     return (lm.model if chosen.adapter else with_lora(lm.model, settings)), lm.tokenizer
 
 
@@ -42,7 +42,7 @@ def check_lora(settings: Settings) -> None:
     if settings.rewriter.adapter:
         return
     try:
-        config = AutoConfig.from_pretrained(settings.rewriter.model)
+        config = AutoConfig.from_pretrained(rewriter_model(settings))
     except (OSError, ValueError) as error:
         raise InputError(f"`rewriter.model`: {settings.rewriter.model} cannot be read: {first_line(error)}") from error
     with torch.device("meta"):
@@ -52,7 +52,7 @@ def check_lora(settings: Settings) -> None:
 def warmed_policy(settings: Settings) -> tuple[PeftModel, PreTrainedTokenizerBase]:
     """The base model with the trainable SFT adapter; TRL adds the frozen copy that is the reference."""
     adapter = settings.run_dir / "sft" / ADAPTER
-    lm = load_language_model(settings.rewriter.model, str(adapter), settings.rewriter.dtype, trainable=True)
+    lm = load_language_model(rewriter_model(settings), str(adapter), settings.rewriter.dtype, trainable=True)
     return lm.model, lm.tokenizer
 
 

@@ -10,11 +10,11 @@ from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 
-from core.artifacts import read_json_lines
+from core.artifacts import read_json, read_json_lines
 from core.errors import InputError
 from core.runtime import run_command
 from retrieval.metrics import compare
-from train.tables import COMPARED, comparison_table, grid, mean, shown
+from train.tables import COMPARED, comparison_table, grid, label_of, mean, shown
 
 SHOWN = ("MRR@10", "R@10", "EM")
 
@@ -53,7 +53,8 @@ def main() -> None:
     systems = list(values[SHOWN[0]])
     means = [[name, *(shown(mean(values[m].get(name, {}))) for m in SHOWN)] for name in systems]
     print(f"mean of {len(arguments.runs)} runs, {len(groups)} turns\n")
-    print(grid(["system", *SHOWN], means))
+    pooled = any(read_json(run / "evaluation" / "metrics.json").get("pooled") for run in arguments.runs)
+    print(label_of(pooled) + grid(["system", *SHOWN], means))
     comparisons = [
         {"a": a, "b": b, "metric": m} | asdict(compare(values[m][a], values[m][b], groups, arguments.resamples))
         for a, b in COMPARED

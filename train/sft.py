@@ -13,7 +13,7 @@ if not __package__:  # as a script, train/ is first on the path and not the root
 
 from core.artifacts import Stage, completed
 from core.runtime import log, process, run_command, set_up_logging, wait_for_all
-from core.settings import Settings, read_settings
+from core.settings import Settings, read_settings, rewriter_model
 
 NAME = "sft"
 
@@ -25,7 +25,7 @@ def sft_stage(settings: Settings) -> Stage:
     decided = {"sft": settings.sft, "lora": settings.lora, "dtype": settings.rewriter.dtype, "seed": settings.run.seed}
     inputs = {
         "pairs": completed(settings.run_dir / "pairs").identity(),
-        "model": fingerprint(settings.rewriter.model, settings.rewriter.adapter),
+        "model": fingerprint(rewriter_model(settings), settings.rewriter.adapter),
     }
     return Stage(settings.run_dir / NAME, decided, inputs, process()[0])
 

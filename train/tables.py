@@ -15,6 +15,12 @@ from scoring.answers import contains, exact_match, token_f1
 
 ANSWER_MEASURES = {"EM": exact_match, "F1": token_f1, "contains": contains}
 KINDS = ("first", "follow_up", "switch", "return")
+DEPTHS = ("1", "2", "3", "4-6", "7+")
+SPLIT = ("MRR@10", "EM", "F1")  # measures that are shown for each kind of turn and each depth
+POOLED = (
+    "Collection: *pooled*, gold passages and some that are like them. Figures on a pool are higher than on the whole "
+    "collection and compare with others on the same pool only.\n\n"
+)
 COMPARED = (("dpo", "base"), ("dpo", "sft"), ("sft", "base"), ("dpo", "original"))
 PerTurn = dict[str, dict[str, dict[str, float]]]  # system -> measure -> turn -> value
 
@@ -40,25 +46,10 @@ def mean(values: dict[str, float]) -> float | None:
 
 
 def figures(values: PerTurn, turns: Sequence[Turn], settings: Settings) -> dict[str, Any]:
-    """What `metrics.json` holds: counts, means by system, means by turn kind, comparisons."""
+    """What `metrics.json` holds: counts, means by system, by kind of turn and by depth, comparisons."""
     groups = group_of(turns)
     judged = sum(any(grade >= 1 for grade in turn.relevant.values()) for turn in turns)
     systems = {name: {m: mean(v) for m, v in measures.items() if v} for name, measures in values.items()}
-    kinds = {turn.kind for turn in turns} - {""}
-    present = [kind for kind in KINDS if kind in kinds] + sorted(kinds - {*KINDS})
-    by_kind = {
-        kind: {"turns": len(ids)}
-        | {
-            name: {
-                m: mean({t: x for t, x in v.items() if t in ids})
-                for m, v in measures.items()
-                if m in ("MRR@10", "EM") and v
-            }
-            for name, measures in values.items()
-        }
-        for kind in present
-        for ids in [{turn.id for turn in turns if turn.kind == kind}]
-    }
     comparisons = [
         {"a": a, "b": b, "metric": measure}
         | asdict(
@@ -72,10 +63,52 @@ def figures(values: PerTurn, turns: Sequence[Turn], settings: Settings) -> dict[
     return {
         "turns": {"evaluated": judged, "total": len(turns), "answered": sum(bool(turn.answers) for turn in turns)},
         "retriever": asdict(settings.retrieval),
+        "pooled": settings.data.pool is not None,
         "systems": systems,
-        "by_kind": by_kind,
+        "by_kind": split(values, {turn.id: turn.kind for turn in turns}, KINDS),
+        "by_depth": split(values, {turn.id: depth_of(turn) for turn in turns}, DEPTHS),
         "comparisons": comparisons,
     }
+
+
+def depth_of(turn: Turn) -> str:
+    """The class of depths that a turn is counted in."""
+    return str(turn.depth) if turn.depth <= 3 else "4-6" if turn.depth <= 6 else "7+"
+
+
+def split(values: PerTurn, part_of: dict[str, str], order: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Means of some measures for each part of the turns.
+
+    Args:
+        values: every measure of every system for every turn.
+        part_of: turn -> part; turns whose part is empty are left out.
+        order: parts in the order to show; others come after them, sorted.
+
+    Returns:
+        part -> number of `turns`, and system -> measure -> mean (None where no turn of the part has the labels).
+    """
+    members: dict[str, set[str]] = {}
+    for turn, part in part_of.items():
+        if part:
+            members.setdefault(part, set()).add(turn)
+    present = [part for part in order if part in members] + sorted(members.keys() - {*order})
+    return {
+        part: {"turns": len(members[part])}
+        | {
+            name: {
+                m: mean({turn: value for turn, value in measures[m].items() if turn in members[part]})
+                for m in SPLIT
+                if measures.get(m)
+            }
+            for name, measures in values.items()
+        }
+        for part in present
+    }
+
+
+def label_of(pooled: bool) -> str:
+    """What stands above a table: nothing, or that the collection is pooled."""
+    return POOLED if pooled else ""
 
 
 def table_of(made: dict[str, Any]) -> str:
@@ -83,11 +116,11 @@ def table_of(made: dict[str, Any]) -> str:
     systems = made["systems"]
     columns = list(dict.fromkeys(measure for measures in systems.values() for measure in measures))
     rows = [[name, *(shown(measures.get(c)) for c in columns)] for name, measures in systems.items()]
-    parts = [grid(["system", *columns], rows)]
-    if made["by_kind"]:
-        kinds = made["by_kind"].items()
-        rows = [[kind, str(cell["turns"]), *(shown(cell[s].get("MRR@10")) for s in systems)] for kind, cell in kinds]
-        parts.append(grid(["kind", "turns", *(f"{name} MRR@10" for name in systems)], rows))
+    parts = [label_of(made["pooled"]) + grid(["system", *columns], rows)]
+    for title, cells in (("kind", made["by_kind"].items()), ("depth", made["by_depth"].items())):
+        for measure in (m for m in SPLIT if m in columns and cells):
+            rows = [[part, str(c["turns"]), *(shown(c[name].get(measure)) for name in systems)] for part, c in cells]
+            parts.append(grid([title, "turns", *(f"{name} {measure}" for name in systems)], rows))
     if made["comparisons"]:
         parts.append(comparison_table(made["comparisons"]))
     return "\n".join(parts)
@@ -129,6 +162,7 @@ def write_report(stage: Stage, settings: Settings, turns: Sequence[Turn], system
             "id": turn.id,
             "conversation": turn.group,
             "kind": turn.kind,
+            "depth": turn.depth,
             "system": name,
             "query": records[turn.id]["systems"][name]["query"],
         }

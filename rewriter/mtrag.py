@@ -1,0 +1,88 @@
+"""MTRAG (Katsis et al., 2025, doi 10.1162/TACL.a.19) as `IBM/mt-rag-benchmark` publishes it.
+
+Turns: `mtrag-human/generation_tasks/reference.jsonl`, one task a line: `task_id` (`<conversation><::><turn>`),
+`conversation_id`, `turn`, `Collection`, `input` (messages with `speaker`, `user` or `agent`, and `text`; the last is
+the question), `targets` (answers with `text`), `Answerability`. Its `contexts` are what a retriever found, no labels.
+
+Gold passages: `mtrag-human/retrieval_tasks/<domain>/qrels/dev.tsv` in BEIR's form (`query-id`, `corpus-id`, `score`),
+whose query ids are task ids. Rewrites: `mtrag-human/retrieval_tasks/<domain>/<domain>_rewrite.jsonl`, `_id` and
+`text`, which begins with `|user|:`; a model wrote them.
+"""
+
+from pathlib import Path
+
+from core.errors import InputError
+from core.records import Message, Turn
+from rewriter.published import Fields, gathered, read_qrels, read_records
+
+ROLES = {"user": "user", "agent": "assistant"}
+ANSWERED = {"ANSWERABLE", "PARTIAL"}  # elsewhere the target says that there is no answer, or makes conversation
+
+
+def read(path: Path, qrels: Path | None = None) -> list[Turn]:
+    """The turns of MTRAG.
+
+    Args:
+        path: `reference.jsonl`.
+        qrels: `<domain>/qrels/dev.tsv`: only the turns of this domain are read, and the rewrites beside it; without
+            it, all four domains, without gold passages.
+
+    Raises:
+        InputError: a line is not usable (file, line, field, value), or the two files do not belong together.
+    """
+    gold = read_qrels(qrels) if qrels else {}
+    rewrites = read_rewrites(qrels) if qrels else {}
+    tasks = list(read_records(path))
+    if qrels:
+        domain = {collection_of(task) for task in tasks if task.text("task_id") in gold}
+        if not domain:
+            raise InputError(
+                f"{qrels} has no judgement for any task of {path}: its first query id is `{next(iter(gold))}`, "
+                "the task ids look like `<conversation><::><turn>`; take both files from one state of the repository."
+            )
+        tasks = [task for task in tasks if collection_of(task) in domain]
+    return gathered(path, ((task, turn_of(task, gold, rewrites)) for task in tasks))
+
+
+def turn_of(task: Fields, gold: dict[str, dict[str, int]], rewrites: dict[str, str]) -> Turn:
+    """One turn."""
+    name, conversation = task.text("task_id"), task.text("conversation_id")
+    messages = [message_of(one) for one in task.objects("input")]
+    if not messages or messages[-1]["role"] != "user":
+        task.refuse("input", "messages that end with the user's question")
+    answered = "Answerability" not in task.values or bool(ANSWERED.intersection(task.texts("Answerability")))
+    return Turn(
+        id=f"{conversation}_{task.number('turn')}",
+        history=tuple(messages[:-1]),
+        question=messages[-1]["content"],
+        answers=tuple(target.text("text") for target in task.objects("targets")) if answered else (),
+        relevant=gold.get(name, {}),
+        rewrite=rewrites.get(name),
+        conversation=conversation,
+        kind="follow_up" if messages[1:] else "first",
+    )
+
+
+def message_of(record: Fields) -> Message:
+    speaker = record.text("speaker")
+    if speaker not in ROLES:
+        record.refuse("speaker", "`user` or `agent`")
+    return {"role": ROLES[speaker], "content": record.text("text")}
+
+
+def collection_of(task: Fields) -> str:
+    return task.text("Collection")
+
+
+def rewrite_files(qrels: Path) -> list[Path]:
+    """The file of rewrites that lies beside `<domain>/qrels/dev.tsv`, where there is one."""
+    return sorted(qrels.resolve().parents[1].glob("*_rewrite.jsonl"))[:1]
+
+
+def read_rewrites(qrels: Path) -> dict[str, str]:
+    """Task id -> rewrite."""
+    return {
+        record.text("_id"): record.text("text").removeprefix("|user|:").strip()
+        for path in rewrite_files(qrels)
+        for record in read_records(path)
+    }

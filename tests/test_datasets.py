@@ -1,0 +1,286 @@
+"""Published data sets, read from small files in their own form: turns, gold passages, bad records, whole sets."""
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from core.errors import InputError
+from core.records import Turn
+from core.settings import read_settings
+from rewriter import mtrag, qrecc, topiocqa
+from rewriter.conversations import read_turns, turns_hash, turns_of
+from rewriter.convert import FULL, check_counts
+from tests.conftest import ROOT, finish
+from train.evaluation import chosen_systems
+
+FIXTURES = ROOT / "tests/fixtures"
+TOPIOCQA, TOPIOCQA_GOLD = (FIXTURES / "topiocqa" / f"topiocqa_{name}dev.json" for name in ("", "all_history_"))
+QRECC, SCAI = (FIXTURES / "qrecc" / name for name in ("qrecc_test.json", "scai-qrecc21-test-turns.json"))
+MTRAG, MTRAG_QRELS = (FIXTURES / "mtrag" / name for name in ("reference.jsonl", "clapnq/qrels/dev.tsv"))
+
+
+def by_id(turns):
+    return {turn.id: turn for turn in turns}
+
+
+def changed(path, tmp_path, change, number=0):
+    """A copy of a JSON list in which one record is changed in place."""
+    records = json.loads(path.read_text())
+    change(records[number])
+    copy = tmp_path / path.name
+    copy.write_text(json.dumps(records))
+    return copy
+
+
+# ------------------------------------------------------------------ TopiOCQA
+
+
+def test_topiocqa_turn():
+    turn = by_id(topiocqa.read(TOPIOCQA, TOPIOCQA_GOLD))["1_2"]
+    assert turn == Turn(
+        id="1_2",
+        history=(
+            {"role": "user", "content": "who keeps the velmora lighthouse"},
+            {"role": "assistant", "content": "Ines Tarrow"},
+        ),
+        question="how tall is it",
+        answers=("41 metres", "41 m"),
+        relevant={"101": 1},
+        conversation="1",
+        kind="follow_up",
+    )
+
+
+def test_topiocqa_kinds_follow_the_topic():
+    kinds = [turn.kind for turn in topiocqa.read(TOPIOCQA)]
+    assert kinds == ["first", "follow_up", "switch", "return", "first", "follow_up"]
+
+
+def test_topiocqa_unanswerable_is_no_answer():
+    turns = by_id(topiocqa.read(TOPIOCQA, TOPIOCQA_GOLD))
+    assert turns["2_2"].answers == () and turns["1_4"].answers == ("red and white",)
+    assert turns["1_1"].answers == ("Ines Tarrow", "Ines Tarrow, since 1931")  # each once
+
+
+def test_topiocqa_gold_from_the_file_itself_and_from_qrels(tmp_path):
+    own = changed(TOPIOCQA, tmp_path, lambda r: r.update(Gold_passage={"id": "wiki:102", "title": "t", "text": "x"}))
+    turns = topiocqa.read(own)
+    assert turns[0].relevant == {"102": 1} and turns[1].relevant == {}
+    (tmp_path / "dev.trec").write_text("1-1 0 102 1\n1_2\t0\t101\t1\n")
+    turns = topiocqa.read(TOPIOCQA, tmp_path / "dev.trec")
+    assert [turn.relevant for turn in turns[:3]] == [{"102": 1}, {"101": 1}, {}]
+
+
+def test_topiocqa_as_json_lines_is_the_same(tmp_path):
+    path = tmp_path / "topiocqa_valid.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in json.loads(TOPIOCQA.read_text())))
+    assert topiocqa.read(path) == topiocqa.read(TOPIOCQA)
+
+
+# ------------------------------------------------------------------ QReCC
+
+
+def test_qrecc_turn_of_apples_file():
+    turn = qrecc.read(QRECC)[1]
+    assert (turn.id, turn.question, turn.rewrite) == ("10_2", "What did it make?", "What did Halden Mill make?")
+    assert (turn.answers, turn.relevant, turn.kind) == (("Paper, from flax and rags.",), {}, "follow_up")
+    assert [message["role"] for message in turn.history] == ["user", "assistant"]
+
+
+def test_qrecc_gold_is_found_where_apples_file_skips_a_number():
+    turns = by_id(qrecc.read(QRECC, SCAI))
+    assert turns["10_4"].relevant == {"https://example.org/flood_p2": 1}
+    assert turns["10_2"].relevant == {"https://example.org/halden_p1": 1, "https://example.org/paper_p4": 1}
+
+
+def test_qrecc_without_context_takes_the_turns_before():
+    apple, scai = qrecc.read(QRECC), qrecc.read(SCAI)
+    assert [turn.id for turn in scai] == ["10_1", "10_2", "10_3", "11_1", "11_2"]
+    for one, other in zip(apple, scai, strict=True):
+        assert (one.history, one.question, one.rewrite, one.answers, one.kind) == (
+            other.history, other.question, other.rewrite, other.answers, other.kind,
+        )  # fmt: skip
+    assert [len(turn.relevant) for turn in scai] == [1, 2, 1, 0, 1]
+
+
+def test_qrecc_empty_answer_is_no_answer_and_no_message():
+    turns = by_id(qrecc.read(SCAI))
+    assert turns["11_1"].answers == ()
+    assert turns["11_2"].history == ({"role": "user", "content": "Tell me about the tarn owl"},)
+    assert turns["11_2"].depth == 2
+
+
+def test_qrecc_gold_from_qrels(tmp_path):
+    (tmp_path / "qrels.tsv").write_text("QReCC-Test_11_2\t0\thttps://example.org/owl_p9\t1\n")
+    assert by_id(qrecc.read(QRECC, tmp_path / "qrels.tsv"))["11_2"].relevant == {"https://example.org/owl_p9": 1}
+
+
+# ------------------------------------------------------------------ MTRAG
+
+
+def test_mtrag_turn():
+    turn = mtrag.read(MTRAG, MTRAG_QRELS)[1]
+    assert turn == Turn(
+        id="3f0c_2",
+        history=(
+            {"role": "user", "content": "who wrote the Osswald charter"},
+            {"role": "assistant", "content": "Margit Loew wrote it."},
+        ),
+        question="when?",
+        answers=("It was signed in 1644.",),
+        relevant={"700_91-180-0-89": 1},
+        rewrite="When was the Osswald charter signed?",
+        conversation="3f0c",
+        kind="follow_up",
+    )
+
+
+def test_mtrag_qrels_choose_the_domain():
+    assert [turn.id for turn in mtrag.read(MTRAG, MTRAG_QRELS)] == ["3f0c_1", "3f0c_2", "3f0c_3"]
+    everything = mtrag.read(MTRAG)
+    assert [turn.id for turn in everything] == ["3f0c_1", "3f0c_2", "3f0c_3", "77ab_1"]
+    assert not any(turn.relevant or turn.rewrite for turn in everything)
+
+
+def test_mtrag_apology_is_no_answer():
+    turn = mtrag.read(MTRAG, MTRAG_QRELS)[2]
+    assert (turn.answers, turn.relevant, turn.rewrite) == ((), {}, None)
+
+
+def test_reference_row_needs_a_rewrite_of_measured_turns_alone():
+    settings = settings_of("--evaluation.systems", "[original,reference]", "--evaluation.answers", "false")
+    turns = mtrag.read(MTRAG, MTRAG_QRELS)
+    assert turns[2].rewrite is None and chosen_systems(settings, turns) == ["original", "reference"]
+    assert chosen_systems(settings, [*turns, replace(turns[1], rewrite=None)]) == ["original"]
+
+
+def test_mtrag_files_of_different_releases_are_refused(tmp_path):
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\nc972_1724711083\t8220-1\t1\n")
+    with pytest.raises(InputError, match="first query id is `c972_1724711083`.*one state of the repository"):
+        mtrag.read(MTRAG, tmp_path / "qrels/dev.tsv")
+
+
+# ------------------------------------------------------------------ bad records
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "expected"),
+    [
+        (TOPIOCQA, lambda r: r.pop("Topic"), "record 1: the field `Topic` is missing"),
+        (TOPIOCQA, lambda r: r.update(Turn_no="two"), "record 1: `Turn_no` must be a whole number, got 'two'"),
+        (TOPIOCQA, lambda r: r.update(Question=" "), "record 1: `Question` must be a text that is not empty, got ' '"),
+        (TOPIOCQA, lambda r: r.update(Context=["only a question"]), "record 1: `Context` must be .* by turns, got"),
+        (TOPIOCQA, lambda r: r.update(Turn_no=2), "record 2: the turn `1_2` stands twice"),
+        (TOPIOCQA, lambda r: r["Additional_answers"][1].pop("Answer"), "`Additional_answers` 2: the field `Answer`"),
+        (TOPIOCQA, lambda r: r.update(Gold_passage="102"), "record 1: `Gold_passage` must be an object with `id`"),
+        (QRECC, lambda r: r.pop("Rewrite"), "record 1: the field `Rewrite` is missing"),
+        (QRECC, lambda r: r.update(Answer=None), "record 1: `Answer` must be a text, got None"),
+        (SCAI, lambda r: r.update(Truth_passages="p"), "record 1: `Truth_passages` must be a list of texts, got 'p'"),
+        (SCAI, lambda r: r.update(Turn_no=3), "record 1: turn 3 of conversation 10 has no `Context`"),
+    ],
+)
+def test_bad_records_are_named(tmp_path, path, change, expected):
+    reader = topiocqa if path == TOPIOCQA else qrecc
+    with pytest.raises(InputError, match=rf"{path.name}: {expected}" if "record" in expected else expected):
+        reader.read(changed(path, tmp_path, change))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("input", [], ":1: `input` must be messages that end with the user's question"),
+        ("input", [{"speaker": "bot", "text": "x"}], ":1, `input` 1: `speaker` must be `user` or `agent`, got 'bot'"),
+        ("task_id", 7, ":1: `task_id` must be a text"),
+        ("targets", "x", ":1: `targets` must be a list of objects"),
+    ],
+)
+def test_bad_lines_of_mtrag_are_named(tmp_path, field, value, expected):
+    first, *rest = MTRAG.read_text().splitlines()
+    path = tmp_path / "reference.jsonl"
+    path.write_text("\n".join([json.dumps(json.loads(first) | {field: value}), *rest]))
+    with pytest.raises(InputError, match=f"reference.jsonl{expected}"):
+        mtrag.read(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[\n{"Turn_no": 1},\n{oops}]', "turns.json:3: not valid JSON"),
+        ("[]", "turns.json: no turns in it"),
+        ("[7]", "turns.json: record 1: expected a JSON object, got 7"),
+        ('[{"Question": "\\ud800"}]', "turns.json: record 1: half a character"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, text, expected):
+    (tmp_path / "turns.json").write_text(text)
+    with pytest.raises(InputError, match=expected):
+        topiocqa.read(tmp_path / "turns.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1_1 0 102\n1_2 0 101 yes\n", "qrels.trec:2: expected `query 0 document grade`.*got '1_2 0 101 yes'"),
+        ("first 0 102 1\n", "the query id `first` does not end in `<conversation>_<turn>`"),
+        ("7_1 0 102 1\n", "no gold passage for any turn of .*its first is `1_1`"),
+        ("\n", "no judgements in it"),
+    ],
+)
+def test_bad_qrels_are_named(tmp_path, text, expected):
+    (tmp_path / "qrels.trec").write_text(text)
+    with pytest.raises(InputError, match=expected):
+        topiocqa.read(TOPIOCQA, tmp_path / "qrels.trec")
+
+
+# ------------------------------------------------------------------ in a run, and as a command
+
+
+def settings_of(*flags):
+    return read_settings("", ["--run.dir", "x", *map(str, flags)])
+
+
+def test_a_run_reads_its_format():
+    settings = settings_of("--data.format=topiocqa", "--data.test", TOPIOCQA, "--data.qrels", TOPIOCQA_GOLD)
+    assert turns_of(settings, "test", 2) == topiocqa.read(TOPIOCQA, TOPIOCQA_GOLD)[:2]
+    trained = replace(settings, data=replace(settings.data, train=str(TOPIOCQA), train_qrels=str(TOPIOCQA_GOLD)))
+    assert turns_of(trained, "train") == turns_of(settings, "test")
+
+
+def test_other_gold_passages_are_another_input(tmp_path):
+    flags = ["--data.format=topiocqa", "--data.test", TOPIOCQA]
+    without, given = settings_of(*flags), settings_of(*flags, "--data.qrels", TOPIOCQA_GOLD)
+    assert turns_hash(without, "test") != turns_hash(given, "test")
+
+
+def test_gold_passages_of_their_own_need_a_published_format():
+    with pytest.raises(InputError, match="`data.qrels` goes with a published `data.format`"):
+        turns_of(settings_of("--data.test", TOPIOCQA, "--data.qrels", TOPIOCQA_GOLD), "test")
+    with pytest.raises(InputError, match="`data.qrels`: no file at gone.tsv"):
+        turns_of(settings_of("--data.format=mtrag", "--data.test", MTRAG, "--data.qrels=gone.tsv"), "test")
+
+
+@pytest.mark.parametrize(("name", "split"), FULL)
+def test_counts_of_the_whole_set(name, split):
+    turns = [Turn(str(i), (), "q", relevant={"d": 1}) for i in range(FULL[name, split])]
+    unlabelled = Turn("more", (), "q")
+    check_counts(name, split, turns)
+    with pytest.raises(InputError, match=f"has {FULL[name, split]} turns.*, this file {FULL[name, split] - 1};"):
+        check_counts(name, split, turns[1:])
+    if name == "qrecc":
+        check_counts(name, split, [*turns, unlabelled])
+    else:
+        with pytest.raises(InputError, match=f"this file {FULL[name, split] + 1};"):
+            check_counts(name, split, [*turns, unlabelled])
+
+
+def test_convert_writes_the_projects_own_form(tmp_path):
+    command = [sys.executable, "-m", "rewriter.convert", "--format", "qrecc", "--split", "test", "--turns", SCAI]
+    said = finish([*command, "--output", tmp_path / "turns.jsonl"])
+    assert "5 turns of 2 conversations, 4 with gold passages" in said
+    assert read_turns(tmp_path / "turns.jsonl") == qrecc.read(SCAI)
+    said = finish([*command, "--output", tmp_path / "no.jsonl", "--full"], ok=False)
+    assert "the test split of qrecc has 8209 turns with gold passages, this file 4" in said
+    assert not (tmp_path / "no.jsonl").exists()

@@ -1,0 +1,142 @@
+"""A small pooled collection (`data.pool`): the gold passages of all turns, and what BM25 finds beside them.
+
+    python -m train.pool --config configs/topiocqa.yaml --data.pool 50
+
+Reads the turns that `data.train` and `data.test` name, and the whole collection; writes `<run>/data/pool.jsonl`, a
+collection like any other, and `<run>/data/pool.json`, which says what it was made from. The whole run and the
+evaluation make it before anything else. It is there whole or not at all.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from core.artifacts import read_json, sha256, write_atomic, write_json
+from core.errors import InputError
+from core.inputs import pool_file, source_file
+from core.records import Turn, plain
+from core.runtime import Progress, log, process, run_command, set_up_logging, wait_for_all
+from core.settings import RetrievalSettings, Settings, read_settings
+from retrieval.corpus import read_corpus
+from retrieval.retriever import Retriever, retriever_of
+from rewriter.conversations import turns_hash, turns_of
+
+BATCH = 256
+
+
+def make_pool(settings: Settings) -> None:
+    """Make the pool that `data.pool` asks for, unless it is there or none is asked for.
+
+    Raises:
+        InputError: the run folder holds a pool made from something else; names the difference.
+    """
+    if settings.data.pool and process()[0] == 0:
+        write_pool(settings)
+    wait_for_all()
+
+
+def write_pool(settings: Settings) -> None:
+    """Write the pool and its note, or find that they are there."""
+    path = pool_file(settings)
+    note, plan = path.with_suffix(".json"), plan_of(settings)
+    if note.exists() and path.exists():
+        refuse_to_mix(settings, read_json(note)["plan"], plan)
+        log.info("pool: complete, nothing to do (%s)", path)
+        return
+    turns = [turn for which in named_splits(settings) for turn in turns_of(settings, which, settings.run.limit)]
+    gold = {doc for turn in turns for doc, grade in turn.relevant.items() if grade >= 1}
+    kept = gold | negatives_of(turns, bm25_of(settings), settings.data.pool)
+    counts = {"passages": 0, "gold": 0, "collection": 0}
+
+    def lines() -> Iterable[str]:
+        for passage in read_corpus(source_file(settings, "corpus")):
+            counts["collection"] += 1
+            if passage.id in kept:
+                counts["passages"] += 1
+                counts["gold"] += passage.id in gold
+                yield json.dumps(plain(passage), ensure_ascii=False) + "\n"
+
+    write_atomic(path, lines())
+    write_json(note, {"plan": plan, "counts": counts})
+    if counts["gold"] < len(gold):
+        log.warning("pool: %d of %d gold passages are not in the collection", len(gold) - counts["gold"], len(gold))
+    said = counts | {"path": path}
+    log.info("pool: %(passages)d of %(collection)d passages, %(gold)d of them gold -> %(path)s", said)
+
+
+def named_splits(settings: Settings) -> list[str]:
+    """The splits that the run has: `train`, `test` or both."""
+    if settings.data.format == "tiny_world":
+        return ["train", "test"]
+    return [which for which in ("train", "test") if getattr(settings.data, which)]
+
+
+def plan_of(settings: Settings) -> dict[str, Any]:
+    """Everything that decides what is in the pool, under the names of the settings."""
+    rule = bm25_settings(settings.retrieval)
+    decided = {f"retrieval.{name}": getattr(rule, name) for name in ("engine", "analyzer", "k1", "b")}
+    inputs = {f"data.{which}": turns_hash(settings, which) for which in named_splits(settings)}
+    inputs["data.corpus"] = sha256(source_file(settings, "corpus"))
+    return {"data.pool": settings.data.pool, "run.limit": settings.run.limit} | decided | inputs
+
+
+def refuse_to_mix(settings: Settings, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raise when the pool that is there was made from something else."""
+    changed = [
+        f"`{key}` was {before.get(key)!r}, is {now.get(key)!r}"
+        for key in sorted({*before, *now})
+        if before.get(key) != now.get(key)
+    ]
+    if changed:
+        raise InputError(
+            f"{pool_file(settings)} was made from something else: {'; '.join(changed)}. Use another `--run.dir`."
+        )
+
+
+def negatives_of(turns: Sequence[Turn], retriever: Retriever, number: int) -> set[str]:
+    """What BM25 finds for each turn's question, and for its rewrite where it has one.
+
+    Args:
+        turns: of all splits.
+        retriever: over the whole collection.
+        number: passages for each query that are not the turn's own gold passages, best first.
+    """
+    found: set[str] = set()
+    with Progress("pool", len(turns)) as progress:
+        for start in range(0, len(turns), BATCH):
+            batch = turns[start : start + BATCH]
+            asked = [(turn, query) for turn in batch for query in queries_of(turn)]
+            depth = number + max(len(turn.relevant) for turn in batch)
+            rankings = retriever.search([query for _, query in asked], depth)
+            for (turn, _), hits in zip(asked, rankings, strict=True):
+                found.update([hit.doc for hit in hits if turn.relevant.get(hit.doc, 0) < 1][:number])
+            progress.advance(len(batch))
+    return found
+
+
+def queries_of(turn: Turn) -> list[str]:
+    """The question as it stands, and the rewrite where there is another."""
+    return [turn.question, *([turn.rewrite] if turn.rewrite and turn.rewrite != turn.question else [])]
+
+
+def bm25_settings(settings: RetrievalSettings) -> RetrievalSettings:
+    """The pool is made by BM25, whatever engine the run has."""
+    return replace(settings, engine="rank_bm25")
+
+
+def bm25_of(settings: Settings) -> Retriever:
+    """BM25 over the whole collection."""
+    return retriever_of(bm25_settings(settings.retrieval), list(read_corpus(source_file(settings, "corpus"))))
+
+
+def main() -> None:
+    settings = read_settings(__doc__)
+    set_up_logging()
+    if not settings.data.pool:
+        raise InputError(f"`data.pool` must be at least 1 to make a pool, got {settings.data.pool}.")
+    make_pool(settings)
+
+
+if __name__ == "__main__":
+    run_command(main)
