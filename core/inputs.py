@@ -49,6 +49,6 @@ def corpus_source(settings: Settings) -> str:
 
 
 def is_hub_name(source: str) -> bool:
-    """Whether a text reads `owner/name` or `owner/name:split` and not like one of the files that a collection can be."""
+    """Whether a text reads `owner/name` or `owner/name:split`, and not like a file."""
     name = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(:\S+)?", source)
     return name is not None and Path(source).suffix.lower() not in FILE_SUFFIXES

@@ -407,7 +407,9 @@ def check_engines(retrieval: RetrievalSettings) -> None:
         raise InputError(f"`retrieval.hybrid` must name two engines, such as [bm25s, dense]; got {engines}.")
     for name in ("url", "index", "fields"):
         if "http" in engines and not getattr(retrieval, name):
-            raise InputError(f"`retrieval.engine: http` needs `retrieval.{name}`; set it with `--retrieval.{name} ...`.")
+            raise InputError(
+                f"`retrieval.engine: http` needs `retrieval.{name}`; set it with `--retrieval.{name} ...`."
+            )
     if "bm25s" in engines and retrieval.bm25_variant == "okapi":
         raise InputError(
             "`retrieval.bm25_variant: okapi` is for `retrieval.engine: rank_bm25`; bm25s has `lucene`, `plus` and `l`."

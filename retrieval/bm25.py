@@ -43,8 +43,8 @@ def no_words() -> InputError:
 class RankBM25:
     """A collection ranked by BM25.
 
-    A document's score is the sum over the query's terms that it has. The scores of a term are computed by rank-bm25, for
-    the documents that have it, when the term is first asked for.
+    A document's score is the sum over the query's terms that it has. The scores of a term are computed by rank-bm25,
+    for the documents that have it, when the term is first asked for.
 
     Args:
         passages: the collection; of an empty one every search finds nothing.

@@ -65,8 +65,8 @@ class Collection:
             row = self._row_of(doc)
             if row is None:
                 raise InputError(
-                    f"the document `{doc}` is not in the collection at `data.corpus`; rankings and collection must have "
-                    f"the same ids."
+                    f"the document `{doc}` is not in the collection; what is ranked and `data.corpus` must have the same "
+                    f"ids."
                 )
             found.append(self._file.passage(row).content)
         return found
@@ -82,9 +82,7 @@ class Collection:
         return None
 
 
-def open_collection(
-    source: str, cache: Path | None = None, on_bad: Literal["stop", "skip"] = "stop"
-) -> Collection:
+def open_collection(source: str, cache: Path | None = None, on_bad: Literal["stop", "skip"] = "stop") -> Collection:
     """Open a collection; its source is read and checked first when that was not done before.
 
     Several processes may open the same source at once: one reads it, the others wait.
@@ -117,7 +115,7 @@ def open_collection(
     made = read_json(complete)
     if made["left_out"] and on_bad == "stop":
         raise InputError(
-            f"{made['first_left_out']} Of such records there are {made['left_out']}; `--data.on_bad skip` leaves them out."
+            f"{made['first_left_out']} There are {made['left_out']} such records; `--data.on_bad skip` leaves them out."
         )
     return Collection(folder, identity)
 
@@ -167,7 +165,7 @@ def build(source: str, folder: Path, left_out: LeftOut | None) -> int:
 
     Args:
         source: the source.
-        folder: where its files go; a reading that was stopped leaves a `.partial` file, which the next one writes over.
+        folder: where its files go; a reading that was stopped leaves a `.partial` file for the next to write over.
         left_out: takes the records that cannot be used; without it, the first one raises.
 
     Returns:

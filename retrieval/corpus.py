@@ -1,7 +1,7 @@
 """Passages streamed from a file or a Hub data set, each one checked.
 
-Files: JSONL (one object a line), TSV (a header line with the names of the columns, as TopiOCQA's `id text title`), both
-also gzipped, and parquet. Every format has the fields `id`, `text` and, where there is one, `title`.
+Files: JSONL (one object a line), TSV (a header line with the names of the columns, as TopiOCQA's `id text title`),
+both also gzipped, and parquet. Every format has the fields `id`, `text` and, where there is one, `title`.
 """
 
 import csv
@@ -81,8 +81,8 @@ def rows_of(source: str) -> Iterator[Row]:
     if path.suffix.lower() == ".parquet":
         return table_rows(parquet_batches(path), source)
     raise InputError(
-        f"{path}: a collection is a .jsonl, .tsv (both also .gz) or .parquet file, or a data set of the Hub; convert it "
-        f"to JSONL with the fields `id`, `text` and, where there is one, `title`."
+        f"{path}: a collection is a .jsonl, .tsv (both also .gz) or .parquet file, or a data set of the Hub; convert "
+        f"it to JSONL with the fields `id`, `text` and, where there is one, `title`."
     )
 
 
@@ -150,13 +150,15 @@ def tsv_rows(path: Path) -> Iterator[Row]:
     reader = csv.reader((line.decode(errors="surrogateescape") for line in lines_of(path)), delimiter="\t")
     header = [name.strip() for name in next(reader, [])]
     if not {"id", "text"} <= {*header}:
-        raise InputError(f"{path}:1: the first line must name the columns `id`, `text` and perhaps `title`, got {header}.")
+        raise InputError(
+            f"{path}:1: the first line must name the columns `id`, `text` and perhaps `title`, got {header}."
+        )
 
     def make(cells: list[str], place: str) -> Passage:
         if len(cells) != len(header):
             raise InputError(
-                f"{place}: {len(cells)} columns where the header has {len(header)}; a field with a tab or a line end, or "
-                f'that begins with ", must stand between quotes.'
+                f"{place}: {len(cells)} columns where the header has {len(header)}; a field with a tab or a line end, "
+                f'or that begins with ", must stand between quotes.'
             )
         return passage_of(dict(zip(header, cells, strict=True)), place)
 
@@ -233,4 +235,5 @@ def table_rows(batches: Iterator[dict[str, list]], source: str) -> Iterator[Row]
     for columns in batches:
         for values in zip(*columns.values(), strict=True):
             number += 1
-            yield number, lambda place, record=dict(zip(columns, values, strict=True)): make(record, place)
+            record = dict(zip(columns, values, strict=True))
+            yield number, lambda place, record=record: make(record, place)

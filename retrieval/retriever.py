@@ -24,7 +24,7 @@ def chosen_engine(settings: RetrievalSettings, collection: Collection) -> str:
     """The name of the engine, `auto` made definite."""
     if settings.engine != "auto":
         return settings.engine
-    return "rank_bm25" if len(collection) <= SMALL or settings.bm25_variant == "okapi" else "bm25s"
+    return "rank_bm25" if len(collection) <= SMALL else "bm25s"
 
 
 def recorded(settings: RetrievalSettings, collection: Collection) -> dict[str, Any]:

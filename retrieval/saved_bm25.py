@@ -68,16 +68,16 @@ class SavedBM25:
 def saved_bm25(settings: RetrievalSettings, collection: Collection) -> SavedBM25:
     """The retriever over the collection's index, which is made when it is not there yet.
 
-    The index lives in the collection's folder, one for every analyser, variant, `k1` and `b`; one process makes it and the
-    others wait.
+    The index lives in the collection's folder, one for every analyser, variant, `k1` and `b`; one process makes it and
+    the others wait.
 
     Raises:
         InputError: the variant is not one of bm25s', or no passage has a term.
     """
     if settings.bm25_variant not in VARIANTS:
         raise InputError(
-            f"`retrieval.bm25_variant: {settings.bm25_variant}` is not for bm25s, which has {', '.join(VARIANTS)}; use it "
-            f"with `retrieval.engine: rank_bm25`."
+            f"`retrieval.bm25_variant: {settings.bm25_variant}` is not for bm25s, which has {', '.join(VARIANTS)}; use "
+            f"it with `retrieval.engine: rank_bm25`."
         )
     analyzer = analyzer_of(settings.analyzer)
     name = f"{settings.analyzer}-{VERSION}-{settings.bm25_variant}-k1-{settings.k1}-b-{settings.b}"

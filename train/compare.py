@@ -15,7 +15,7 @@ from pathlib import Path
 
 from core.artifacts import read_json, write_atomic
 from core.errors import InputError
-from core.inputs import data_file
+from core.inputs import corpus_source, data_file
 from core.runtime import log, process, run_command, set_up_logging, wait_for_all
 from core.settings import Settings, nearest, read_settings
 from rewriter.conversations import read_turns
@@ -30,7 +30,8 @@ SYSTEMS = ("base", "sft", "dpo")
 def compare_rewards(settings: Settings, rewards: list[str]) -> None:
     """A run for each reward, and the table."""
     run_all(replace(settings, run=replace(settings.run, until="rankings")))
-    files = {which: str(data_file(settings, which)) for which in ("train", "test", "corpus")}
+    files = {which: str(data_file(settings, which)) for which in ("train", "test")}
+    files["corpus"] = corpus_source(settings)
     made = [
         replace(
             settings,

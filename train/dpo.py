@@ -23,7 +23,7 @@ from typing import TextIO
 
 from core.artifacts import Stage, completed
 from core.errors import InputError
-from core.inputs import data_file
+from core.inputs import corpus_source, data_file
 from core.runtime import log, peak_memory_mb, process, run_command, set_up_logging, wait_for_all
 from core.settings import STAGES, Settings, as_plain, read_settings
 from retrieval.rankings import make_rankings
@@ -56,7 +56,7 @@ def make_second_round(settings: Settings) -> None:
     """
     log.info("second round: candidates from the SFT rewriter")
     model, adapter = generator_model(settings)
-    files = {which: str(data_file(settings, which)) for which in ("train", "corpus")}
+    files = {"train": str(data_file(settings, "train")), "corpus": corpus_source(settings)}
     second = replace(
         settings,
         run=replace(settings.run, dir=str(settings.run_dir / SECOND_ROUND), redo_from=None, until=None),
@@ -121,8 +121,9 @@ def prepare(settings: Settings) -> None:
         make_quickstart_data(settings.run_dir / "data", settings.data.world_seed)
     wait_for_all()
     last = settings.run.until or STAGES[-1]
-    for which in ("train", "corpus", *(["test"] if last == "evaluation" else [])):
+    for which in ("train", *(["test"] if last == "evaluation" else [])):
         data_file(settings, which)
+    corpus_source(settings)
     for section in ("sft", "dpo"):
         trainer_config(section, settings, settings.run_dir / section / "checkpoints")
     if STAGES.index(last) >= STAGES.index("sft"):
