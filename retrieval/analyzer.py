@@ -48,7 +48,8 @@ def lucene_analyzer() -> Analyzer:
     stems.
 
     The stemmer is Snowball's `porter`, the algorithm as published. Lucene's has two later rules (-bli and -logi, as in
-    "possibly" and "archaeology"). Words of more than 255 letters, which Lucene cuts, stay whole.
+    "possibly" and "archaeology"). Words of more than 255 letters, which Lucene cuts, stay whole, and emoji, which it keeps
+    as words, are left out.
 
     Source: org.apache.lucene.analysis.en.EnglishAnalyzer
     """

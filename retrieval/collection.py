@@ -65,8 +65,8 @@ class Collection:
             row = self._row_of(doc)
             if row is None:
                 raise InputError(
-                    f"the document `{doc}` is not in the collection; what is ranked and `data.corpus` must have the same "
-                    f"ids."
+                    f"the document `{doc}` is not in the collection; what is ranked must have the ids of "
+                    f"`data.corpus`."
                 )
             found.append(self._file.passage(row).content)
         return found
@@ -115,7 +115,7 @@ def open_collection(source: str, cache: Path | None = None, on_bad: Literal["sto
     made = read_json(complete)
     if made["left_out"] and on_bad == "stop":
         raise InputError(
-            f"{made['first_left_out']} There are {made['left_out']} such records; `--data.on_bad skip` leaves them out."
+            f"{made['first_left_out']} Bad records: {made['left_out']}; `--data.on_bad skip` leaves them out."
         )
     return Collection(folder, identity)
 

@@ -76,8 +76,8 @@ def saved_bm25(settings: RetrievalSettings, collection: Collection) -> SavedBM25
     """
     if settings.bm25_variant not in VARIANTS:
         raise InputError(
-            f"`retrieval.bm25_variant: {settings.bm25_variant}` is not for bm25s, which has {', '.join(VARIANTS)}; use "
-            f"it with `retrieval.engine: rank_bm25`."
+            f"`retrieval.bm25_variant: {settings.bm25_variant}` is not for bm25s, which has {', '.join(VARIANTS)}; "
+            f"use it with `retrieval.engine: rank_bm25`."
         )
     analyzer = analyzer_of(settings.analyzer)
     name = f"{settings.analyzer}-{VERSION}-{settings.bm25_variant}-k1-{settings.k1}-b-{settings.b}"

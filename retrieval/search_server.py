@@ -64,8 +64,8 @@ class SearchServer:
                 tried += 1
                 if tried > self.retries:
                     raise InputError(
-                        f"{self.place}: no answer to {tried} requests ({error}). Is the server up, and `retrieval.url` "
-                        f"right? A larger `retrieval.retries` waits longer."
+                        f"{self.place}: no answer to {tried} requests ({error}). Is the server up, and "
+                        f"`retrieval.url` right? A larger `retrieval.retries` waits longer."
                     ) from error
                 wait = min(FIRST_WAIT * 2 ** (tried - 1), LONGEST_WAIT)
                 log.warning("%s: %s; again in %.1f s", self.place, error, wait)

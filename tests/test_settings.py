@@ -63,6 +63,17 @@ def test_flags_override_yaml():
         (["--rewriter.temperature", "0"], "`rewriter.temperature` must be above 0"),
         (["--scoring.reward", "magic"], "magic"),
         (["--evaluation.systems", "[base,dpoo]"], "did you mean `dpo`"),
+        (
+            ["--retrieval.engine", "http", "--retrieval.url", "http://x"],
+            "`retrieval.engine: http` needs `retrieval.index`",
+        ),
+        (["--retrieval.engine", "hybrid", "--retrieval.hybrid", "[bm25s,http]"], "needs `retrieval.url`"),
+        (["--retrieval.engine", "hybrid", "--retrieval.hybrid", "[bm25s,bm25s]"], "must name two engines"),
+        (["--retrieval.engine", "hybrid"], "must name two engines, such as [bm25s, dense]; got []"),
+        (
+            ["--retrieval.engine", "bm25s", "--retrieval.bm25_variant", "okapi"],
+            "`retrieval.bm25_variant: okapi` is for",
+        ),
         (["--config", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
     ],
 )
