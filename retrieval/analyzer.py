@@ -47,9 +47,9 @@ def lucene_analyzer() -> Analyzer:
     """What Lucene's EnglishAnalyzer does: standard words, possessive 's off, lower case, its 33 stop words out, Porter
     stems.
 
-    The stemmer is Snowball's `porter`, the algorithm as published. Lucene's has two later rules (-bli and -logi, as in
-    "possibly" and "archaeology"). Words of more than 255 letters, which Lucene cuts, stay whole, and emoji, which it keeps
-    as words, are left out.
+    Known differences: the stemmer is Snowball's `porter`, the algorithm as published, and Lucene's has two later rules
+    (-bli and -logi, as in "possibly" and "archaeology"); words of more than 255 letters, which Lucene cuts, stay
+    whole; emoji, which it keeps as words, are left out.
 
     Source: org.apache.lucene.analysis.en.EnglishAnalyzer
     """
