@@ -24,6 +24,7 @@ from retrieval.collection import Collection
 # variant -> bm25s' method and idf, and the delta of the paper; scores are those of `retrieval.bm25`
 VARIANTS = {"lucene": ("atire", "lucene", 0.0), "plus": ("bm25+", "bm25+", 1.0), "l": ("bm25l", "bm25l", 0.5)}
 MOST_THREADS = 8
+PARTS = 1000  # of the scores, whose maxima tell which documents can be among the best
 
 
 class SavedBM25:
@@ -56,13 +57,27 @@ class SavedBM25:
         if not terms:
             return [], []
         scores = self._model.get_scores_from_ids(terms)
-        rows = np.flatnonzero(scores)  # every term adds more than 0
-        values = scores[rows]
-        if len(rows) > k:
-            enough = values >= np.partition(values, -k)[-k]
-            rows, values = rows[enough], values[enough]
-        order = np.argsort(-values, kind="stable")[:k]
-        return rows[order].tolist(), values[order].tolist()
+        floor = reached_by(scores, k)
+        rows = np.flatnonzero(scores >= floor) if floor > 0 else np.flatnonzero(scores)  # a match adds more than 0
+        best = rows[np.argsort(-scores[rows], kind="stable")][:k]
+        return best.tolist(), scores[best].tolist()
+
+
+def reached_by(scores: np.ndarray, k: int) -> float:
+    """A score that at least `k` documents reach, near the k-th best: the k-th best of the maxima of equal parts.
+
+    Args:
+        scores: [documents].
+        k: at least 1.
+
+    Returns:
+        The score; 0 where there are too few documents for parts.
+    """
+    parts = max(PARTS, 4 * k)
+    size = len(scores) // parts
+    if size == 0:
+        return 0.0
+    return float(np.partition(scores[: parts * size].reshape(parts, size).max(axis=1), -k)[-k])
 
 
 def saved_bm25(settings: RetrievalSettings, collection: Collection) -> SavedBM25:
