@@ -5,6 +5,7 @@ import sys
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import yaml
 from jsonargparse import ArgumentParser
@@ -410,6 +411,15 @@ def check_engines(retrieval: RetrievalSettings) -> None:
             raise InputError(
                 f"`retrieval.engine: http` needs `retrieval.{name}`; set it with `--retrieval.{name} ...`."
             )
+    if "http" in engines:
+        address = urlsplit(retrieval.url)
+        if address.username or address.password:  # settings are logged and recorded
+            raise InputError(
+                "`retrieval.url` holds credentials; take them out and set SEARCH_USER and SEARCH_PASSWORD in the "
+                "environment."
+            )
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise InputError(f"`retrieval.url` must read https://HOST:PORT, got {retrieval.url!r}.")
     if "bm25s" in engines and retrieval.bm25_variant == "okapi":
         raise InputError(
             "`retrieval.bm25_variant: okapi` is for `retrieval.engine: rank_bm25`; bm25s has `lucene`, `plus` and `l`."

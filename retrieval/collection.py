@@ -20,10 +20,11 @@ from core.inputs import corpus_source, is_hub_name
 from core.records import Passage
 from core.runtime import log
 from core.settings import Settings
-from retrieval.corpus import LeftOut, hub_data_set, read_corpus
+from retrieval.corpus import WAY_OUT, LeftOut, hub_data_set, read_corpus
 from retrieval.passage_file import PassageFile, write_passages
 
 FORMAT = 1  # of the files in a collection's folder
+SAY_EVERY = 1_000_000  # passages
 
 
 class Collection:
@@ -97,6 +98,13 @@ def open_collection(source: str, cache: Path | None = None, on_bad: Literal["sto
             passage.
     """
     cache = cache or user_cache()
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{cache}: collections cannot be kept there ({error.strerror}); name another folder with "
+            f"`--retrieval.cache`."
+        ) from error
     identity = identity_of(source, cache)
     folder = cache / identity[:16]
     folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +123,7 @@ def open_collection(source: str, cache: Path | None = None, on_bad: Literal["sto
     made = read_json(complete)
     if made["left_out"] and on_bad == "stop":
         raise InputError(
-            f"{made['first_left_out']} Bad records: {made['left_out']}; `--data.on_bad skip` leaves them out."
+            f"{made['first_left_out']} There are {made['left_out']} bad records in {made['source']}. {WAY_OUT}"
         )
     return Collection(folder, identity)
 
@@ -181,6 +189,8 @@ def build(source: str, folder: Path, left_out: LeftOut | None) -> int:
         for number, passage in read_corpus(source, left_out):
             hashes.append(hash_of(passage.id))
             numbers.append(number)
+            if len(hashes) % SAY_EVERY == 0:
+                log.info("collection: %d passages read", len(hashes))
             yield passage
 
     partial = folder / "passages.partial"
@@ -190,7 +200,7 @@ def build(source: str, folder: Path, left_out: LeftOut | None) -> int:
     for row in sorted(twice):
         error = InputError(f"{source}:{numbers[row]}: the id `{read.id(row)}` stands twice; ids must be unique.")
         if left_out is None:
-            raise error
+            raise InputError(f"{error} {WAY_OUT}")
         left_out.add(error)
     if not len(keys):
         why = f" {left_out.count} records were left out, the first: {left_out.first}" if left_out else ""

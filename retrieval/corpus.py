@@ -21,6 +21,7 @@ from core.runtime import log
 
 FIELDS = ("id", "text", "title")
 SAID = 5  # records left out that are named in the log, one by one
+WAY_OUT = "`--data.on_bad skip` leaves such records out."
 BATCH = 1000  # rows read at once from a table
 JSON_LINES = (".jsonl", ".jsonlines", ".json-lines", ".ndjson")
 
@@ -60,7 +61,7 @@ def read_corpus(source: str, left_out: LeftOut | None = None) -> Iterator[tuple[
             yield number, make(f"{source}:{number}")
         except InputError as error:
             if left_out is None:
-                raise
+                raise InputError(f"{error} {WAY_OUT}") from error
             left_out.add(error)
 
 

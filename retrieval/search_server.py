@@ -130,18 +130,10 @@ def search_server(settings: RetrievalSettings) -> SearchServer:
     names the certificates of an authority that the system does not know.
 
     Raises:
-        InputError: the address or the certificates are not usable.
+        InputError: the certificates are not usable.
     """
     import httpx2
 
-    address = httpx2.URL(settings.url)
-    if address.scheme not in ("http", "https") or not address.host:
-        raise InputError(f"`retrieval.url` must read https://HOST:PORT, got {settings.url!r}.")
-    if address.userinfo:
-        raise InputError(
-            "`retrieval.url` holds a password, which would be written into the run's records; take it out and set "
-            "SEARCH_USER and SEARCH_PASSWORD in the environment."
-        )
     key, user = os.environ.get("SEARCH_API_KEY"), os.environ.get("SEARCH_USER")
     authority = os.environ.get("SEARCH_CA_FILE")
     try:

@@ -129,7 +129,7 @@ def test_bad_records_are_left_out_and_counted(tmp_path, caplog):
     assert found.contents(["d5"]) == ["The last."]
     assert "4 passages, 3 records left out" in caplog.text and "c.jsonl:6: the id `7` stands twice" in caplog.text
     with pytest.raises(
-        InputError, match=r"c.jsonl:4: the field `text` is missing.*Bad records: 3; `--data.on_bad skip`"
+        InputError, match=r"c.jsonl:4: the field `text` is missing.*3 bad records.*`--data.on_bad skip`"
     ):
         open_collection(str(tmp_path / "c.jsonl"), tmp_path / "cache")
 
@@ -158,6 +158,12 @@ def test_what_a_stopped_reading_left_is_written_over(tmp_path):
     for name in ("passages.partial", "passages.arrow", "rows.npy"):
         (folder / name).write_text("half")
     assert list(open_text(tmp_path, JSONL).passages()) == PASSAGES
+
+
+def test_a_cache_that_cannot_be_is_named(tmp_path):
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(InputError, match="cache: collections cannot be kept there.*`--retrieval.cache`"):
+        open_text(tmp_path, JSONL)
 
 
 def test_the_users_cache_is_where_xdg_says(tmp_path, monkeypatch):

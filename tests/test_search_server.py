@@ -120,19 +120,6 @@ def test_refused_credentials_are_named(server):
         engine(server).search(["sea"], 1)
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("search.example.org", "must read https://HOST:PORT, got 'search.example.org'"),
-        ("https://ann:secret@search.example.org", "`retrieval.url` holds a password"),
-    ],
-)
-def test_bad_addresses_are_refused(url, expected):
-    with pytest.raises(InputError, match=expected) as error:
-        search_server(RetrievalSettings(engine="http", url=url, index=INDEX))
-    assert "secret" not in str(error.value)
-
-
 def test_tls_with_an_authority_of_ones_own(tmp_path, monkeypatch):
     if not shutil.which("openssl"):
         pytest.skip("the program openssl, which makes the certificate, is not there")
