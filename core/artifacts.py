@@ -17,7 +17,7 @@ from typing import Any
 
 from core.errors import InputError
 
-LIBRARIES = ("torch", "transformers", "trl", "peft", "accelerate", "rank-bm25", "ir_measures")
+LIBRARIES = ("torch", "transformers", "trl", "peft", "accelerate", "rank-bm25", "bm25s", "ir_measures")
 
 
 def sha256(*paths: Path) -> str:
@@ -45,22 +45,29 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             for number, line in enumerate(handle, 1):
                 if not line.strip():
                     continue
-                try:
-                    record = json.loads(line)
-                    json.dumps(record, ensure_ascii=False).encode()
-                except json.JSONDecodeError as error:
-                    raise InputError(
-                        f"{path}:{number}: not valid JSON: {error.msg} at column {error.colno}."
-                    ) from error
-                except UnicodeEncodeError as error:
-                    raise InputError(f"{path}:{number}: half a character (a lone surrogate) in a text.") from error
-                except (ValueError, RecursionError) as error:
-                    raise InputError(f"{path}:{number}: cannot be read as JSON: {error}.") from error
-                if not isinstance(record, dict):
-                    raise InputError(f"{path}:{number}: expected a JSON object, got {type(record).__name__}.")
-                yield number, record
+                yield number, json_object(line, f"{path}:{number}")
         except UnicodeDecodeError as error:
             raise InputError(f"{path}: not UTF-8 text (byte {error.start}: {error.reason}).") from error
+
+
+def json_object(line: str, place: str) -> dict[str, Any]:
+    """The JSON object of one line.
+
+    Raises:
+        InputError: the line is no JSON object that can be written again; begins with `place`.
+    """
+    try:
+        record = json.loads(line)
+        json.dumps(record, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        raise InputError(f"{place}: not valid JSON: {error.msg} at column {error.colno}.") from error
+    except UnicodeEncodeError as error:
+        raise InputError(f"{place}: half a character (a lone surrogate) in a text.") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place}: cannot be read as JSON: {error}.") from error
+    if not isinstance(record, dict):
+        raise InputError(f"{place}: expected a JSON object, got {type(record).__name__}.")
+    return record
 
 
 def write_atomic(path: Path, text: str | Iterable[str]) -> None:

@@ -5,6 +5,7 @@ import sys
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import yaml
 from jsonargparse import ArgumentParser
@@ -46,7 +47,8 @@ class DataSettings:
         test: held-out turns to evaluate on.
         qrels: gold passages of the test turns, for a published set that keeps them in a file of their own.
         train_qrels: the same for the training turns.
-        corpus: the collection (JSONL).
+        corpus: the collection: a file (JSONL, TSV, parquet) or a data set of the Hub (`owner/name`).
+        on_bad: a passage that cannot be used stops the run (`stop`), or is left out and counted (`skip`).
         pool: use a small pooled collection in place of the whole: the gold passages of all turns, and this many
             passages that BM25 finds for each question and each `rewrite`. 0 says that `corpus` is a pool already.
         world_seed: seed of the tiny world.
@@ -58,6 +60,7 @@ class DataSettings:
     qrels: str | None = None
     train_qrels: str | None = None
     corpus: str | None = None
+    on_bad: Literal["stop", "skip"] = "stop"
     pool: int | None = None
     world_seed: int = 0
 
@@ -113,20 +116,40 @@ class RetrievalSettings:
     """Retriever.
 
     Args:
-        engine: `rank_bm25` (exact, for small collections).
-        analyzer: `english` (lower case, stop words, Snowball stems) or `plain` (lower-case words).
+        engine: `auto` (`rank_bm25` up to 20,000 passages, `bm25s` above), `rank_bm25` (exact, for small collections),
+            `bm25s` (an index on disk), `dense`, `lucene`, `http` (a running OpenSearch or Elasticsearch) or `hybrid`
+            (two of them).
+        analyzer: `english` (lower case, stop words, Snowball stems), `lucene` (as Lucene's EnglishAnalyzer) or `plain`
+            (lower-case words).
         k: documents given to the generator.
         depth: documents per ranking in the evaluation.
         k1: BM25 term-frequency saturation.
         b: BM25 length normalisation.
+        bm25_variant: BM25 with Lucene's idf (`lucene`), as rank-bm25's Okapi (`okapi`, frequent terms can score below
+            zero; not with bm25s), BM25+ (`plus`) or BM25L (`l`).
+        hybrid: for `hybrid`: the two engines.
+        rrf_k: for `hybrid`: the constant of reciprocal rank fusion.
+        url: for `http`: the server, such as https://search.example.org:9200.
+        index: for `http`: the index to search.
+        fields: for `http`: the index's text fields that are searched.
+        retries: for `http`: how often a request is sent again when the server is busy or away.
+        cache: folder for collections and indexes; by default `query-rewriter-trainer` in the user's cache.
     """
 
-    engine: Literal["rank_bm25"] = "rank_bm25"
-    analyzer: Literal["english", "plain"] = "english"
+    engine: Literal["auto", "rank_bm25", "bm25s", "dense", "lucene", "http", "hybrid"] = "auto"
+    analyzer: Literal["english", "lucene", "plain"] = "english"
     k: int = 3
     depth: int = 100
     k1: float = 0.9
     b: float = 0.4
+    bm25_variant: Literal["lucene", "okapi", "plus", "l"] = "lucene"
+    hybrid: list[Literal["rank_bm25", "bm25s", "dense", "lucene", "http"]] = field(default_factory=list)
+    rrf_k: int = 60
+    url: str | None = None
+    index: str | None = None
+    fields: list[str] = field(default_factory=lambda: ["title", "text"])
+    retries: int = 5
+    cache: str | None = None
 
 
 @dataclass
@@ -351,7 +374,7 @@ def check_ranges(settings: Settings) -> None:
         "rewriter.n": 2, "rewriter.max_new_tokens": 1, "rewriter.batch_tokens": 1, "generator.max_new_tokens": 1,
         "generator.batch_tokens": 1, "retrieval.k": 1, "retrieval.depth": 1, "scoring.alpha": 0, "pairs.min_gap": 0,
         "evaluation.resamples": 1, "retrieval.k1": 0, "run.limit": 1, "scoring.samples": 1, "scoring.sample_tokens": 1,
-        "data.pool": 0,
+        "data.pool": 0, "retrieval.rrf_k": 0, "retrieval.retries": 0,
     }  # fmt: skip
     shares = ["pairs.drop_fraction", "rewriter.top_p", "scoring.fallback", "run.max_failed_fraction", "retrieval.b"]
     for key, least in at_least.items():
@@ -374,10 +397,40 @@ def check_ranges(settings: Settings) -> None:
         raise InputError("`run.dir` must name a folder, got ''.")
     if settings.rewriter.temperature <= 0:
         raise InputError(f"`rewriter.temperature` must be above 0, got {settings.rewriter.temperature}.")
+    check_engines(settings.retrieval)
     unknown = [name for name in settings.evaluation.systems if name not in EvaluationSettings().systems]
     if unknown:
         raise InputError(
             f"`evaluation.systems` has `{unknown[0]}`; {nearest(unknown[0], EvaluationSettings().systems)}"
+        )
+
+
+def check_engines(retrieval: RetrievalSettings) -> None:
+    """Refuse engines without what they need.
+
+    Raises:
+        InputError: names the setting that is missing or does not fit.
+    """
+    engines = retrieval.hybrid if retrieval.engine == "hybrid" else [retrieval.engine]
+    if retrieval.engine == "hybrid" and len(set(engines)) != 2:
+        raise InputError(f"`retrieval.hybrid` must name two engines, such as [bm25s, dense]; got {engines}.")
+    for name in ("url", "index", "fields"):
+        if "http" in engines and not getattr(retrieval, name):
+            raise InputError(
+                f"`retrieval.engine: http` needs `retrieval.{name}`; set it with `--retrieval.{name} ...`."
+            )
+    if "http" in engines:
+        address = urlsplit(retrieval.url)
+        if address.username or address.password:  # settings are logged and recorded
+            raise InputError(
+                "`retrieval.url` holds credentials; take them out and set SEARCH_USER and SEARCH_PASSWORD in the "
+                "environment."
+            )
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise InputError(f"`retrieval.url` must read https://HOST:PORT, got {retrieval.url!r}.")
+    if "bm25s" in engines and retrieval.bm25_variant == "okapi":
+        raise InputError(
+            "`retrieval.bm25_variant: okapi` is for `retrieval.engine: rank_bm25`; bm25s has `lucene`, `plus` and `l`."
         )
 
 

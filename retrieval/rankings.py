@@ -8,16 +8,15 @@ candidate]}`.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from core.artifacts import Stage, completed, sha256
-from core.inputs import data_file
+from core.artifacts import Stage, completed
 from core.runtime import process, run_command, set_up_logging
 from core.settings import Settings, read_settings
 from core.stages import carry_out, shared_out
-from retrieval.corpus import read_corpus
-from retrieval.retriever import retriever_of
+from retrieval.collection import collection_of
+from retrieval.retriever import recorded, retriever_of
 
 NAME = "rankings"
 BATCH = 64
@@ -34,9 +33,10 @@ class Queries:
 def rankings_stage(settings: Settings) -> Stage:
     """The stage's folder with what decides its content."""
     candidates = completed(settings.run_dir / "candidates")
-    retrieval = asdict(settings.retrieval)
+    collection = collection_of(settings)
+    retrieval = recorded(settings.retrieval, collection)
     del retrieval["depth"]  # of the evaluation alone
-    inputs = {"candidates": candidates.identity(), "corpus": sha256(data_file(settings, "corpus"))}
+    inputs = {"candidates": candidates.identity(), "corpus": collection.identity}
     return Stage(settings.run_dir / NAME, retrieval, inputs, process()[0])
 
 
@@ -49,7 +49,7 @@ def make_rankings(settings: Settings) -> Stage:
         return shared_out(sorted(found, key=lambda queries: queries.id), BATCH)
 
     def worker():
-        retriever = retriever_of(settings.retrieval, list(read_corpus(data_file(settings, "corpus"))))
+        retriever = retriever_of(settings.retrieval, collection_of(settings))
 
         def make(batch: list[Queries]) -> list[dict[str, Any]]:
             hits = iter(retriever.search([text for queries in batch for text in queries.texts], settings.retrieval.k))

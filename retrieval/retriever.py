@@ -1,10 +1,15 @@
 """What a retriever is, and the one that the settings name."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import asdict
+from typing import Any, Protocol
 
-from core.records import Hit, Passage
+from core.records import Hit
+from core.runtime import log
 from core.settings import RetrievalSettings
+from retrieval.collection import Collection
+
+SMALL = 20_000  # passages up to which `auto` takes rank_bm25
 
 
 class Retriever(Protocol):
@@ -15,9 +20,57 @@ class Retriever(Protocol):
         ...
 
 
-def retriever_of(settings: RetrievalSettings, passages: Sequence[Passage]) -> Retriever:
-    """The retriever that `retrieval.engine` names, over a collection."""
-    from retrieval.analyzer import analyzer_of
-    from retrieval.bm25 import RankBM25
+def chosen_engine(settings: RetrievalSettings, collection: Collection) -> str:
+    """The name of the engine, `auto` made definite."""
+    if settings.engine != "auto":
+        return settings.engine
+    return "rank_bm25" if len(collection) <= SMALL else "bm25s"
 
-    return RankBM25(passages, analyzer_of(settings.analyzer), settings.k1, settings.b)
+
+def recorded(settings: RetrievalSettings, collection: Collection) -> dict[str, Any]:
+    """What a stage records of the settings: all that can change a ranking, with the engine that `auto` stands for."""
+    decided = asdict(settings) | {"engine": chosen_engine(settings, collection)}
+    for name in ("cache", "retries"):
+        del decided[name]
+    return decided
+
+
+def retriever_of(settings: RetrievalSettings, collection: Collection) -> Retriever:
+    """The retriever that `retrieval.engine` names, over a collection.
+
+    Raises:
+        InputError: the engine lacks what it needs; says what.
+    """
+    engine = chosen_engine(settings, collection)
+    if settings.engine == "auto":
+        log.info("retrieval: %s for %d passages", engine, len(collection))
+    if engine == "hybrid":
+        from retrieval.fusion import Fusion
+
+        return Fusion([single(name, settings, collection) for name in settings.hybrid], settings.rrf_k)
+    return single(engine, settings, collection)
+
+
+def single(engine: str, settings: RetrievalSettings, collection: Collection) -> Retriever:
+    """The retriever of an engine that is not made of others."""
+    if engine == "rank_bm25":
+        from retrieval.analyzer import analyzer_of
+        from retrieval.bm25 import RankBM25
+
+        analyzer = analyzer_of(settings.analyzer)
+        return RankBM25(collection.passages(), analyzer, settings.k1, settings.b, settings.bm25_variant)
+    if engine == "bm25s":
+        from retrieval.saved_bm25 import saved_bm25
+
+        return saved_bm25(settings, collection)
+    if engine == "dense":
+        from retrieval.dense import dense_retriever
+
+        return dense_retriever(settings, collection)
+    if engine == "lucene":
+        from retrieval.lucene import lucene_retriever
+
+        return lucene_retriever(settings, collection)
+    from retrieval.search_server import search_server
+
+    return search_server(settings)

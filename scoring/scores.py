@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from core.artifacts import Stage, completed, sha256
+from core.artifacts import Stage, completed
 from core.inputs import data_file
 from core.records import Score, Turn
 from core.runtime import log, process, run_command, set_up_logging
 from core.settings import Settings, read_settings, rewriter_model
 from core.stages import carry_out, shared_out
-from retrieval.corpus import read_corpus
+from retrieval.collection import Collection, collection_of
 from rewriter.conversations import turns_hash, turns_of
 from scoring.labels import check_labels, parts_of, settings_read
 
@@ -77,7 +77,7 @@ def scores_stage(settings: Settings) -> Stage:
         del generator[name]
     decided = settings_read(settings.scoring) | generator
     rankings, train = completed(settings.run_dir / "rankings"), turns_hash(settings, "train")
-    rankings.expect(inputs={"corpus": sha256(data_file(settings, "corpus"))}, settings={"k": settings.retrieval.k})
+    rankings.expect(inputs={"corpus": collection_of(settings).identity}, settings={"k": settings.retrieval.k})
     completed(settings.run_dir / "candidates").expect(inputs={"train": train}, settings={"limit": settings.run.limit})
     inputs = {
         "rankings": rankings.identity(),
@@ -115,11 +115,11 @@ def make_scores(settings: Settings) -> Stage:
         return shared_out(sorted(jobs, key=lambda job: job.id), BATCH)
 
     def worker():
-        passages = {passage.id: passage.content for passage in read_corpus(data_file(settings, "corpus"))}
+        collection = collection_of(settings)
         judge = judge_of(settings, names)
 
         def make(jobs: list[Job]) -> list[dict[str, Any]]:
-            scored = iter(score_lists(judge, names, settings, jobs, passages))
+            scored = iter(score_lists(judge, names, settings, jobs, collection))
             return [{"id": job.id, "lists": [next(scored) for _ in job.lists], "list_of": job.list_of} for job in jobs]
 
         return make
@@ -141,12 +141,12 @@ def judge_of(settings: Settings, names: list[str]):
 
 
 def score_lists(
-    judge, names: list[str], settings: Settings, jobs: list[Job], passages: dict[str, str]
+    judge, names: list[str], settings: Settings, jobs: list[Job], collection: Collection
 ) -> list[dict[str, Any]]:
     """Score the document lists of several turns; one JSON-ready record each, in order."""
     from scoring.rewards import weighted
 
-    items = [item_of(job, i, settings.scoring.question, passages) for job in jobs for i in range(len(job.lists))]
+    items = [item_of(job, i, settings.scoring.question, collection) for job in jobs for i in range(len(job.lists))]
     scored = iter(judge.scores(items, names))
     made = []
     for job in jobs:
@@ -165,7 +165,7 @@ def score_lists(
     return made
 
 
-def item_of(job: Job, i: int, question: str, passages: dict[str, str]):
+def item_of(job: Job, i: int, question: str, collection: Collection):
     """One document list as what the rewards judge."""
     from scoring.generator import Reading
     from scoring.rewards import Item
@@ -173,7 +173,7 @@ def item_of(job: Job, i: int, question: str, passages: dict[str, str]):
     turn, hits = job.turn, job.lists[i]
     history = () if question == "rewrite" else turn.history
     return Item(
-        Reading.of(history, job.questions[i], [passages[doc] for doc, _ in hits]),
+        Reading.of(history, job.questions[i], collection.contents([doc for doc, _ in hits])),
         tuple(turn.relevant.get(doc, 0) >= 1 for doc, _ in hits) if turn.relevant else None,
         turn.answers,
         tuple(score for _, score in hits),

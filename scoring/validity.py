@@ -22,11 +22,10 @@ from scipy.stats import binomtest, kendalltau
 
 from core.artifacts import write_atomic, write_json
 from core.errors import InputError
-from core.inputs import data_file
-from core.records import Passage, Turn
+from core.records import Turn
 from core.runtime import Progress, log, run_command, set_up_logging
 from core.settings import GeneratorSettings, ScoringSettings, Settings, read_settings
-from retrieval.corpus import read_corpus
+from retrieval.collection import Collection, collection_of
 from retrieval.retriever import retriever_of
 from rewriter.conversations import turns_of
 from scoring.answers import exact_match
@@ -61,24 +60,24 @@ def gold_and_without(
     return [*others[:place], rng.choice(sorted(relevant)), *others[place : k - 1]], others
 
 
-def questions_of(turns: Sequence[Turn], corpus: Sequence[Passage], settings: Settings, seed: int) -> list[Question]:
+def questions_of(turns: Sequence[Turn], collection: Collection, settings: Settings, seed: int) -> list[Question]:
     """For each turn with a gold document: `gold` and `without`, and one gold document with 4 `random` and with 4
     `retrieved` ones. Documents are retrieved with the turn's `rewrite`, or its question where it has none."""
     from scoring.generator import Reading
     from scoring.rewards import Item
 
     rng = random.Random(seed)
-    passages = {passage.id: passage.content for passage in corpus}
-    judged = [turn for turn in turns if {d for d, g in turn.relevant.items() if g >= 1} & passages.keys()]
+    judged = [turn for turn in turns if any(g >= 1 and d in collection for d, g in turn.relevant.items())]
     if not judged:
         raise InputError("no turn has a `relevant` document that is in the collection.")
-    hits = retriever_of(settings.retrieval, corpus).search([turn.rewrite or turn.question for turn in judged], 50)
-    ids, found = sorted(passages), []
+    hits = retriever_of(settings.retrieval, collection).search([turn.rewrite or turn.question for turn in judged], 50)
+    found = []
     for turn, ranked in zip(judged, hits, strict=True):
         relevant = {doc for doc, grade in turn.relevant.items() if grade >= 1}
         retrieved = [hit.doc for hit in ranked]
-        spare = [doc for doc in rng.sample(ids, min(len(ids), 60)) if doc not in relevant | set(retrieved)]
-        gold = rng.choice(sorted(relevant & passages.keys()))
+        drawn = collection.ids(rng.sample(range(len(collection)), min(len(collection), 60)))
+        spare = [doc for doc in drawn if doc not in relevant | set(retrieved)]
+        gold = rng.choice(sorted(doc for doc in relevant if doc in collection))
         others = [doc for doc in retrieved if doc not in relevant]
         others += spare[len(others) :] if len(others) < 4 else []
         lists = dict(zip(LISTS, gold_and_without({gold}, others, settings.retrieval.k, rng), strict=True))
@@ -88,7 +87,7 @@ def questions_of(turns: Sequence[Turn], corpus: Sequence[Passage], settings: Set
                 turn.id,
                 {
                     name: Item(
-                        Reading.of(turn.history, turn.question, [passages[doc] for doc in docs]),
+                        Reading.of(turn.history, turn.question, collection.contents(docs)),
                         tuple(doc in relevant for doc in docs),
                         turn.answers,
                     )
@@ -290,20 +289,16 @@ def check_generator(arguments: argparse.Namespace) -> None:
     log.info("\n%s\nvalidity -> %s", table_of(made), arguments.output)
 
 
-def labelled(settings: Settings, limit: int | None) -> tuple[list[Turn], list[Passage]]:
+def labelled(settings: Settings, limit: int | None) -> tuple[list[Turn], Collection]:
     """Turns with labels, those of `data.train` if it has them, and the collection.
 
     Raises:
         InputError: no turn names a relevant document.
     """
-    if settings.data.format == "tiny_world":
-        raise InputError(
-            "make the quickstart's data first: `accelerate launch train/dpo.py ... --run.until candidates`."
-        )
     for which in ("train", "test"):
         turns = [turn for turn in turns_of(settings, which, limit) if turn.relevant]
         if turns:
-            return turns, list(read_corpus(data_file(settings, "corpus")))
+            return turns, collection_of(settings)
     raise InputError("neither `data.train` nor `data.test` has turns with `relevant` documents.")
 
 

@@ -30,6 +30,14 @@ def lines(folder: Path) -> list[dict]:
     return [json.loads(line) for part in sorted(folder.glob("part-*.jsonl")) for line in part.read_text().splitlines()]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def users_cache(tmp_path_factory):
+    """A cache for collections and indexes of the tests alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real data for tests; not part of the project."""

@@ -1,4 +1,4 @@
-"""Turns and collections: good files are read, bad ones are named by file, line and field."""
+"""Turns: good files are read, bad ones are named by file, line and field."""
 
 import json
 
@@ -7,7 +7,6 @@ import pytest
 from core.errors import InputError
 from core.inputs import same_data
 from core.settings import read_settings
-from retrieval.corpus import read_corpus
 from rewriter.conversations import read_turns
 
 TURN = {"id": "c1_1", "history": [{"role": "user", "content": "Hi"}], "question": "Who?"}
@@ -52,20 +51,6 @@ def test_limit_reads_the_first(tmp_path):
 def test_bad_turns_are_named(tmp_path, records, expected):
     with pytest.raises(InputError, match=expected):
         read_turns(write(tmp_path / "t.jsonl", *records))
-
-
-@pytest.mark.parametrize(
-    ("records", "expected"),
-    [
-        ([{"id": "d"}], ":1: the field `text` is missing"),
-        ([{"id": 7, "text": "x"}], ":1: the field `id` must be a text"),
-        ([{"id": "d", "text": "x"}, {"id": "d", "text": "y"}], ":2: the id `d` stands twice"),
-        ([], "the collection is empty"),
-    ],
-)
-def test_bad_collections_are_named(tmp_path, records, expected):
-    with pytest.raises(InputError, match=expected):
-        list(read_corpus(write(tmp_path / "c.jsonl", *records)))
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -1,4 +1,4 @@
-"""BM25 against rank-bm25 itself and by hand; runs whose order cannot change."""
+"""BM25 against rank-bm25 itself and by hand, analysers, fusion by hand; runs whose order cannot change."""
 
 import math
 
@@ -9,6 +9,7 @@ from core.errors import InputError
 from core.records import Hit, Passage
 from retrieval.analyzer import analyzer_of, plain
 from retrieval.bm25 import RankBM25
+from retrieval.fusion import Fusion
 from retrieval.trec import strict_run, write_run
 
 TEXTS = ["the red fox", "the brown dog and the fox", "the sea", "a quiet lake by the sea", "the"]
@@ -50,10 +51,69 @@ def test_a_collection_without_words_is_refused():
         RankBM25([Passage("d", "...")], plain)
 
 
+def test_nothing_is_found_in_an_empty_collection():
+    assert RankBM25([], plain).search(["sea", ""], 3) == [[], []]
+
+
+def test_bm25_plus_by_hand():
+    # idf = log(6 / 2); each document with the term gets 1 more than its saturated frequency, the others nothing.
+    hits = RankBM25(PASSAGES, plain, k1=0.9, b=0.4, variant="plus").search(["sea"], 5)[0]
+    frequency = 1.9 / (1 + 0.9 * (1 - 0.4 + 0.4 * 2 / 3.6))
+    assert [hit.doc for hit in hits] == ["d2", "d3"]
+    assert hits[0].score == pytest.approx(math.log(3) * (1 + frequency), rel=1e-12)
+
+
+def test_bm25_l_by_hand():
+    # "the" twice in d1, of 6 words: c = 2 / (1 - b + b 6 / 3.6), idf (k1 + 1) (c + .5) / (k1 + c + .5).
+    idf, c = math.log(6 / 5.5), 2 / (1 - 0.4 + 0.4 * 6 / 3.6)
+    hits = RankBM25(PASSAGES, plain, k1=0.9, b=0.4, variant="l").search(["the"], 5)[0]
+    scores = {hit.doc: hit.score for hit in hits}
+    assert scores["d1"] == pytest.approx(idf * 1.9 * (c + 0.5) / (0.9 + c + 0.5), rel=1e-12)
+
+
+def test_okapi_alone_scores_below_zero():
+    """Where most terms are in most documents, rank-bm25's floor for their idf is itself below zero."""
+    passages = [Passage("a", "x y"), Passage("b", "x y"), Passage("c", "x y z")]
+    for variant in ("lucene", "okapi", "plus", "l"):
+        hits = RankBM25(passages, plain, variant=variant).search(["x"], 9)[0]
+        assert len(hits) == 3 and all((hit.score < 0) == (variant == "okapi") for hit in hits)
+        assert [hit.doc for hit in RankBM25(passages, plain, variant=variant).search(["z"], 9)[0]] == ["c"]
+
+
+def test_reciprocal_rank_fusion_by_hand():
+    class Fixed:
+        def __init__(self, *docs):
+            self.hits = [Hit(doc, 9.0 - rank) for rank, doc in enumerate(docs)]
+
+        def search(self, queries, k):
+            return [self.hits[:k] for _ in queries]
+
+    # a: 1/(2+1) + 1/(2+3); b: 1/(2+2) alone; c: 1/(2+3) + 1/(2+1), as a; d: 1/(2+2) alone.
+    hits = Fusion([Fixed("a", "b", "c"), Fixed("c", "d", "a")], rrf_k=2).search(["q"], 9)[0]
+    assert hits == [Hit("a", 1 / 3 + 1 / 5), Hit("c", 1 / 3 + 1 / 5), Hit("b", 1 / 4), Hit("d", 1 / 4)]
+    assert Fusion([Fixed("a"), Fixed()], rrf_k=60).search(["q"], 1) == [[Hit("a", 1 / 61)]]
+
+
 def test_english_analyzer_stems_and_stops():
     assert analyzer_of("english")("The cats are running") == ["cat", "run"]
-    with pytest.raises(InputError, match="english, plain"):
+    with pytest.raises(InputError, match="english, lucene, plain"):
         analyzer_of("klingon")
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("The U.S.A.\u2019S Ann's dogs' running", ["u.s.a", "s", "ann", "dog", "run"]),
+        ("wi-fi 3.5kg 1,000 foo_bar don't", ["wi", "fi", "3.5kg", "1,000", "foo_bar", "don't"]),
+        ("It is not such a relational THING", ["relat", "thing"]),
+        ("us so of ties", ["us", "so", "ti"]),
+        ("東京 カタカナ ひら __ a_ 😀", ["東", "京", "カタカナ", "ひ", "ら", "a_"]),
+        ("cafe\u0301's straße", ["cafe\u0301", "straße"]),
+    ],
+)
+def test_lucene_analyzer(text, terms):
+    """Worked by hand from the rules of StandardTokenizer, EnglishPossessiveFilter, StopFilter and PorterStemFilter."""
+    assert analyzer_of("lucene")(text) == terms
 
 
 def test_runs_fall_strictly(tmp_path):

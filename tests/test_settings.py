@@ -12,6 +12,7 @@ from core.settings import PASSED_ON, SECTIONS, read_settings
 from tests.conftest import ROOT, finish
 
 QUICKSTART = ["--config", str(ROOT / "configs/quickstart.yaml")]
+HTTP = ["--retrieval.engine", "http", "--retrieval.index", "i"]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
 
@@ -63,6 +64,19 @@ def test_flags_override_yaml():
         (["--rewriter.temperature", "0"], "`rewriter.temperature` must be above 0"),
         (["--scoring.reward", "magic"], "magic"),
         (["--evaluation.systems", "[base,dpoo]"], "did you mean `dpo`"),
+        ([*HTTP, "--retrieval.url", "search.example.org"], "must read https://HOST:PORT, got 'search.example.org'"),
+        ([*HTTP, "--retrieval.url", "https://ann:secret@x"], "`retrieval.url` holds credentials; take them out"),
+        (
+            ["--retrieval.engine", "http", "--retrieval.url", "http://x"],
+            "`retrieval.engine: http` needs `retrieval.index`",
+        ),
+        (["--retrieval.engine", "hybrid", "--retrieval.hybrid", "[bm25s,http]"], "needs `retrieval.url`"),
+        (["--retrieval.engine", "hybrid", "--retrieval.hybrid", "[bm25s,bm25s]"], "must name two engines"),
+        (["--retrieval.engine", "hybrid"], "must name two engines, such as [bm25s, dense]; got []"),
+        (
+            ["--retrieval.engine", "bm25s", "--retrieval.bm25_variant", "okapi"],
+            "`retrieval.bm25_variant: okapi` is for",
+        ),
         (["--config", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
     ],
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from core.artifacts import read_json, write_atomic
 from core.errors import InputError
-from core.inputs import data_file, same_data
+from core.inputs import same_data
 from core.runtime import log, process, run_command, set_up_logging, wait_for_all
 from core.settings import Settings, nearest, read_settings
 from rewriter.conversations import turns_of
@@ -40,7 +40,7 @@ def compare_rewards(settings: Settings, rewards: list[str]) -> None:
         for reward in rewards
     ]
     for one in made:
-        check_labels(turns_of(one, "train", one.run.limit), one.scoring, str(data_file(one, "train")))
+        check_labels(turns_of(one, "train", one.run.limit), one.scoring, "`data.train`")
     for one in made:
         for stage in SHARED:
             if process()[0] == 0 and not (one.run_dir / stage).exists():

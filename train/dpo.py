@@ -23,7 +23,7 @@ from typing import TextIO
 
 from core.artifacts import Stage, completed
 from core.errors import InputError
-from core.inputs import data_file, same_data
+from core.inputs import corpus_source, data_file, same_data
 from core.runtime import log, peak_memory_mb, process, run_command, set_up_logging, wait_for_all
 from core.settings import STAGES, Settings, as_plain, read_settings, rewriter_model
 from retrieval.rankings import make_rankings
@@ -123,8 +123,9 @@ def prepare(settings: Settings) -> None:
     wait_for_all()
     make_pool(settings)
     last = settings.run.until or STAGES[-1]
-    for which in ("train", "corpus", *(["test"] if last == "evaluation" else [])):
+    for which in ("train", *(["test"] if last == "evaluation" else [])):
         data_file(settings, which)
+    corpus_source(settings)
     for section in ("sft", "dpo"):
         trainer_config(section, settings, settings.run_dir / section / "checkpoints")
     if STAGES.index(last) >= STAGES.index("sft"):

@@ -9,18 +9,16 @@ Systems: `original` (the question as it stands), `history` (all user turns joine
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from typing import Any
 
-from core.artifacts import Stage, completed, sha256
+from core.artifacts import Stage, completed
 from core.errors import InputError
-from core.inputs import data_file
 from core.records import Turn
 from core.runtime import log, process, run_command, set_up_logging, wait_for_all
 from core.settings import Settings, read_settings, rewriter_model
 from core.stages import carry_out, shared_out
-from retrieval.corpus import read_corpus
-from retrieval.retriever import retriever_of
+from retrieval.collection import Collection, collection_of
+from retrieval.retriever import recorded, retriever_of
 from rewriter.conversations import turns_hash, turns_of
 from scoring.scores import generator_model
 from train.pool import make_pool
@@ -61,9 +59,9 @@ def check_test(settings: Settings) -> None:
     turns = turns_of(settings, "test", settings.run.limit)
     if len(chosen_systems(settings, turns)) < len(settings.evaluation.systems):
         log.warning("evaluation: no `reference` row; not every test turn that is measured has a `rewrite`")
-    known = {passage.id for passage in read_corpus(data_file(settings, "corpus"))}
+    collection = collection_of(settings)
     named = [doc for turn in turns for doc, grade in turn.relevant.items() if grade >= 1]
-    unknown = [doc for doc in named if doc not in known]
+    unknown = [doc for doc in named if doc not in collection]
     if unknown and len(unknown) == len(named):
         raise InputError(
             f"no `relevant` document of the test turns is in the collection; the first is `{unknown[0]}`."
@@ -76,9 +74,10 @@ def check_test(settings: Settings) -> None:
 def evaluation_stage(settings: Settings) -> Stage:
     """The stage's folder with what decides its content."""
     systems, answers, rule = settings.evaluation.systems, settings.evaluation.answers, settings.scoring
+    collection = collection_of(settings)
     decided = {
         "evaluation": {"systems": systems, "answers": answers},
-        "retrieval": asdict(settings.retrieval),
+        "retrieval": recorded(settings.retrieval, collection),
         "limit": settings.run.limit,
     }
     if answers:
@@ -87,7 +86,7 @@ def evaluation_stage(settings: Settings) -> Stage:
     if set(systems) & set(TRAINED):
         options = settings.rewriter
         decided["rewriter"] = {"instruction": options.instruction, "max_new_tokens": options.max_new_tokens}
-    inputs = {"test": turns_hash(settings, "test"), "corpus": sha256(data_file(settings, "corpus"))}
+    inputs = {"test": turns_hash(settings, "test"), "corpus": collection.identity}
     for name in ("sft", "dpo"):
         if name in systems:
             inputs[name] = completed(settings.run_dir / name).identity()
@@ -136,9 +135,8 @@ def evaluate(settings: Settings) -> Stage:
     systems = chosen_systems(settings, turns)
 
     def worker():
-        corpus = list(read_corpus(data_file(settings, "corpus")))
-        retriever = retriever_of(settings.retrieval, corpus)
-        passages = {passage.id: passage.content for passage in corpus}
+        collection = collection_of(settings)
+        retriever = retriever_of(settings.retrieval, collection)
         queries_of = rewriters(settings, systems)
         generator = None
         if settings.evaluation.answers:
@@ -156,7 +154,7 @@ def evaluate(settings: Settings) -> Stage:
                     for query, some in zip(queries, hits, strict=True)
                 ]
             if generator is not None:
-                add_answers(generator, settings, batch, found, passages)
+                add_answers(generator, settings, batch, found, collection)
             return [
                 {"id": turn.id, "systems": {name: found[name][i] for name in systems}} for i, turn in enumerate(batch)
             ]
@@ -171,18 +169,19 @@ def evaluate(settings: Settings) -> Stage:
 
 
 def add_answers(
-    generator, settings: Settings, batch: list[Turn], found: dict[str, list[dict]], passages: dict[str, str]
+    generator, settings: Settings, batch: list[Turn], found: dict[str, list[dict]], collection: Collection
 ) -> None:
     """Answer each turn from each system's documents, equal lists once; add `answer` and `key_entropy`."""
     from scoring.generator import Reading, answer_all
     from scoring.grogu import score_of
 
     given, rule = settings.generator, settings.scoring
+
+    def texts_of(row: dict[str, Any]) -> list[str]:
+        return collection.contents([doc for doc, _ in row["hits"][: settings.retrieval.k]])
+
     rows = [(turn, found[name][i]) for i, turn in enumerate(batch) for name in found]
-    readings = [
-        Reading.of(turn.history, turn.question, [passages[doc] for doc, _ in row["hits"][: settings.retrieval.k]])
-        for turn, row in rows
-    ]
+    readings = [Reading.of(turn.history, turn.question, texts_of(row)) for turn, row in rows]
     answered = answer_all(generator, readings, given.max_new_tokens, given.batch_tokens)
     for (_, row), one in zip(rows, answered, strict=True):
         score = score_of(one.stats, one.answer, "key_entropy", rule.alpha, rule.fallback, rule.fallback_by)

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from core.artifacts import read_json, sha256, write_atomic, write_json
+from core.artifacts import read_json, write_atomic, write_json
 from core.errors import InputError
-from core.inputs import pool_file, source_file
+from core.inputs import pool_file, whole_corpus
 from core.records import Turn, plain
 from core.runtime import Progress, log, process, run_command, set_up_logging, wait_for_all
 from core.settings import RetrievalSettings, Settings, read_settings
-from retrieval.corpus import read_corpus
+from retrieval.collection import collection_of
 from retrieval.retriever import Retriever, retriever_of
 from rewriter.conversations import turns_hash, turns_of
 
@@ -46,11 +46,13 @@ def write_pool(settings: Settings) -> None:
         return
     turns = [turn for which in named_splits(settings) for turn in turns_of(settings, which, settings.run.limit)]
     gold = {doc for turn in turns for doc, grade in turn.relevant.items() if grade >= 1}
-    kept = gold | negatives_of(turns, bm25_of(settings), settings.data.pool)
+    collection = collection_of(settings, whole_corpus(settings))
+    bm25 = retriever_of(bm25_settings(settings.retrieval), collection)
+    kept = gold | negatives_of(turns, bm25, settings.data.pool)
     counts = {"passages": 0, "gold": 0, "collection": 0}
 
     def lines() -> Iterable[str]:
-        for passage in read_corpus(source_file(settings, "corpus")):
+        for passage in collection.passages():
             counts["collection"] += 1
             if passage.id in kept:
                 counts["passages"] += 1
@@ -77,7 +79,7 @@ def plan_of(settings: Settings) -> dict[str, Any]:
     rule = bm25_settings(settings.retrieval)
     decided = {f"retrieval.{name}": getattr(rule, name) for name in ("engine", "analyzer", "k1", "b")}
     inputs = {f"data.{which}": turns_hash(settings, which) for which in named_splits(settings)}
-    inputs["data.corpus"] = sha256(source_file(settings, "corpus"))
+    inputs["data.corpus"] = collection_of(settings, whole_corpus(settings)).identity
     return {"data.pool": settings.data.pool, "run.limit": settings.run.limit} | decided | inputs
 
 
@@ -122,12 +124,7 @@ def queries_of(turn: Turn) -> list[str]:
 
 def bm25_settings(settings: RetrievalSettings) -> RetrievalSettings:
     """The pool is made by BM25, whatever engine the run has."""
-    return replace(settings, engine="rank_bm25")
-
-
-def bm25_of(settings: Settings) -> Retriever:
-    """BM25 over the whole collection."""
-    return retriever_of(bm25_settings(settings.retrieval), list(read_corpus(source_file(settings, "corpus"))))
+    return replace(settings, engine="auto")
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ DOCUMENTS = 3
 def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]:
     """The figures of a model on the dev turns of a world folder; shares are from 0 to 1."""
     from core.language_model import load_language_model
-    from retrieval.corpus import read_corpus
+    from retrieval.collection import open_collection
     from retrieval.metrics import per_query
     from retrieval.retriever import retriever_of
     from retrieval.trec import strict_run
@@ -36,10 +36,9 @@ def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]
     from scoring.validity import gold_and_without
 
     lm = load_language_model(model)
-    corpus = list(read_corpus(world / "corpus.jsonl"))
-    text = {passage.id: passage.content for passage in corpus}
+    collection = open_collection(str(world / "corpus.jsonl"))
     turns = read_turns(world / "dev.jsonl", limit)
-    retriever = retriever_of(RetrievalSettings(), corpus)
+    retriever = retriever_of(RetrievalSettings(), collection)
     rng, rankings = random.Random(0), retriever.search([turn.rewrite for turn in turns], 30)
     lists = [
         gold_and_without({*turn.relevant}, [hit.doc for hit in hits], DOCUMENTS, rng)
@@ -48,7 +47,7 @@ def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]
 
     def answered(documents: list[list[str]]) -> list:
         readings = [
-            Reading.of(turn.history, turn.question, [text[doc] for doc in docs])
+            Reading.of(turn.history, turn.question, collection.contents(docs))
             for turn, docs in zip(turns, documents, strict=True)
         ]
         return answer_all(lm, readings, 16, 16384)

@@ -29,7 +29,7 @@ def quickstart_jobs(turns: int, folder: Path) -> list[list]:
     from core.artifacts import completed
     from core.inputs import data_file
     from core.settings import read_settings
-    from retrieval.corpus import read_corpus
+    from retrieval.collection import collection_of
     from retrieval.rankings import make_rankings
     from rewriter.candidates import make_candidates
     from rewriter.conversations import read_turns
@@ -41,11 +41,13 @@ def quickstart_jobs(turns: int, folder: Path) -> list[list]:
     make_quickstart_data(folder / "data")
     make_candidates(settings)
     make_rankings(settings)
-    passages = {passage.id: passage.content for passage in read_corpus(data_file(settings, "corpus"))}
+    collection = collection_of(settings)
     known = {turn.id: turn for turn in read_turns(data_file(settings, "train"), turns)}
     return [
         [
-            Reading.of(known[r["id"]].history, known[r["id"]].question, [passages[doc] for doc, _ in ranking])
+            Reading.of(
+                known[r["id"]].history, known[r["id"]].question, collection.contents([doc for doc, _ in ranking])
+            )
             for ranking in r["rankings"]
         ]
         for r in completed(folder / "rankings").records()

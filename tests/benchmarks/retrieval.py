@@ -1,0 +1,167 @@
+"""How fast and how large retrieval is at size: the bm25s engine beside bare bm25s and rank-bm25, in one run.
+
+    python -m tests.benchmarks.retrieval --json retrieval.json
+
+A generated collection of 1,000,000 passages of 60 words, the n-th word in proportion to 1 / n, the most frequent ones
+being stop words; queries of 8 words drawn alike, in batches of 1,000, k = 100, 2 threads. Reading and indexing run in
+a process of their own, searching in another. Bare bm25s searches the same index, loaded into memory, with the same
+analyser and gives numbers of passages; ours gives ids. rank-bm25 is the library's `BM25Okapi` on 20,000 passages.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS, QUERY_WORDS, VOCABULARY = 60, 8, 200_000
+BATCH, K, THREADS = 1000, 100, 2
+SMALL = 20_000
+CHUNK = 10_000  # passages written at once
+
+
+def words_of(rng: np.random.Generator, texts: int, length: int) -> list[str]:
+    """Texts of a length, the n-th word of the vocabulary in proportion to 1 / n."""
+    from bm25s.stopwords import STOPWORDS_EN
+
+    vocabulary = [*STOPWORDS_EN, *(f"word{number}" for number in range(VOCABULARY - len(STOPWORDS_EN)))]
+    shares = np.cumsum(1 / np.arange(1, VOCABULARY + 1))
+    drawn = np.searchsorted(shares / shares[-1], rng.random((texts, length)))
+    return [" ".join([vocabulary[number] for number in row]) for row in drawn]
+
+
+def write_collection(path: Path, passages: int) -> None:
+    """A collection of generated passages."""
+    rng = np.random.default_rng(0)
+    with path.open("w", encoding="utf-8") as handle:
+        for start in range(0, passages, CHUNK):
+            for place, text in enumerate(words_of(rng, min(CHUNK, passages - start), WORDS)):
+                handle.write(json.dumps({"id": f"d{start + place}", "text": text}) + "\n")
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def opened(folder: Path, passages: int):
+    """The collection of a size and the settings that it is searched with."""
+    from core.settings import RetrievalSettings
+    from retrieval.collection import open_collection
+
+    return open_collection(str(folder / f"{passages}.jsonl"), folder / "cache"), RetrievalSettings(engine="bm25s")
+
+
+def build(folder: Path, passages: int, batches: int) -> dict[str, float]:
+    """Read the collection and index it."""
+    from core.runtime import peak_memory_mb
+    from retrieval.saved_bm25 import saved_bm25
+
+    read = seconds_of(lambda: opened(folder, passages))
+    collection, settings = opened(folder, passages)
+    indexed = seconds_of(lambda: saved_bm25(settings, collection))
+    size = sum(file.stat().st_size for file in (collection.folder / "bm25s").rglob("*") if file.is_file())
+    return {"read_s": read, "build_s": indexed, "peak_mb": peak_memory_mb(), "index_mb": size / 1e6}
+
+
+def search(folder: Path, passages: int, batches: int) -> dict[str, float]:
+    """Search, ours and bare bm25s by turns on the same batches."""
+    from bm25s import BM25
+
+    from core.runtime import peak_memory_mb
+    from retrieval.analyzer import analyzer_of
+    from retrieval.saved_bm25 import SavedBM25, saved_bm25
+
+    collection, settings = opened(folder, passages)
+    made = {"load_s": seconds_of(lambda: saved_bm25(settings, collection))}
+    analyzer = analyzer_of(settings.analyzer)
+    [index] = [path for path in (collection.folder / "bm25s").iterdir() if path.is_dir()]
+    ours = SavedBM25(collection, index, analyzer, threads=THREADS)
+    rng = np.random.default_rng(1)
+    queries = [words_of(rng, BATCH, QUERY_WORDS) for _ in range(batches + 1)]
+    ours.search(queries[0], K)  # the first batch brings the index into memory
+    made["search_peak_mb"] = peak_memory_mb()
+    bare = BM25.load(index, show_progress=False)
+
+    def retrieve(some: list[str]) -> None:
+        bare.retrieve([analyzer(query) for query in some], k=K, n_threads=THREADS, show_progress=False)
+
+    retrieve(queries[0])
+    our_time = bare_time = 0.0
+    for some in queries[1:]:
+        our_time += seconds_of(lambda some=some: ours.search(some, K))
+        bare_time += seconds_of(lambda some=some: retrieve(some))
+    return made | {"ratio_to_bare": our_time / bare_time, "queries_per_s": batches * BATCH / our_time}
+
+
+def rank(folder: Path, passages: int, batches: int) -> dict[str, float]:
+    """Search with rank-bm25's own class, a few queries."""
+    from rank_bm25 import BM25Okapi
+
+    from retrieval.analyzer import analyzer_of
+
+    collection, settings = opened(folder, passages)
+    analyzer = analyzer_of(settings.analyzer)
+    model = BM25Okapi([analyzer(passage.content) for passage in collection.passages()])
+    queries = words_of(np.random.default_rng(1), 20, QUERY_WORDS)
+
+    def retrieve() -> None:
+        for query in queries:
+            np.argsort(-model.get_scores(analyzer(query)))[:K]
+
+    return {"queries_per_s": len(queries) / seconds_of(retrieve)}
+
+
+WAYS = {"build": build, "search": search, "rank": rank}
+
+
+def in_process(way: str, folder: Path, passages: int, batches: int) -> dict[str, float]:
+    """One measurement in a process of its own."""
+    words = [sys.executable, "-m", "tests.benchmarks.retrieval", "--way", way, "--folder", str(folder)]
+    words += ["--passages", str(passages), "--batches", str(batches)]
+    done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--passages", type=int, default=1_000_000, help="size of the largest collection")
+    parser.add_argument("--batches", type=int, default=3, help="batches of 1,000 queries that are timed")
+    parser.add_argument("--folder", type=Path, help="where the collections go; a temporary folder by default")
+    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.way:
+        print(json.dumps(WAYS[arguments.way](arguments.folder, arguments.passages, arguments.batches)))
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
+        sizes = sorted({min(SMALL, arguments.passages), arguments.passages // 10, arguments.passages})
+        found = {}
+        for passages in sizes:
+            write_collection(folder / f"{passages}.jsonl", passages)
+            found[passages] = in_process("build", folder, passages, arguments.batches)
+            found[passages] |= in_process("search", folder, passages, arguments.batches)
+            print(f"{passages} passages: " + ", ".join(f"{k} {v:.4g}" for k, v in found[passages].items()), flush=True)
+        plain = in_process("rank", folder, sizes[0], arguments.batches)
+    large, tenth = found[arguments.passages], found[arguments.passages // 10]
+    made = {
+        "bm25s": large | {"growth_of_query_time": tenth["queries_per_s"] / large["queries_per_s"]},
+        "rank_bm25": {"ratio": found[sizes[0]]["queries_per_s"] / plain["queries_per_s"]} | plain,
+    }
+    print(f"query time grows {made['bm25s']['growth_of_query_time']:.3g} times from a tenth of the passages to all")
+    print(f"bm25s has {made['rank_bm25']['ratio']:.4g} times the queries/s of rank-bm25 ({sizes[0]} passages)")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(made, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
