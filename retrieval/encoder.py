@@ -29,12 +29,12 @@ def maximum(states: Tensor, mask: Tensor) -> Tensor:
 
 def first(states: Tensor, mask: Tensor) -> Tensor:
     """The state of a row's first token, wherever it is padded."""
-    return states[torch.arange(len(states)), mask.argmax(1)]
+    return states[torch.arange(len(states), device=states.device), mask.argmax(1)]
 
 
 def last(states: Tensor, mask: Tensor) -> Tensor:
     """The state of a row's last token, wherever it is padded."""
-    return states[torch.arange(len(states)), mask.shape[1] - 1 - mask.flip(1).argmax(1)]
+    return states[torch.arange(len(states), device=states.device), mask.shape[1] - 1 - mask.flip(1).argmax(1)]
 
 
 POOLINGS = {"mean": mean, "cls": first, "max": maximum, "lasttoken": last}

@@ -14,7 +14,15 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer, PreTrainedModel, RobertaModel
+from transformers import (
+    MODEL_FOR_TEXT_ENCODING_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoModelForTextEncoding,
+    AutoTokenizer,
+    PreTrainedModel,
+    RobertaModel,
+)
 from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
@@ -146,7 +154,7 @@ def device_of_process() -> torch.device:
 def read_model(name: str, layout: Layout, dtype: str) -> tuple[PreTrainedModel, list[str]]:
     """The Transformer, and the names of weights that its files lack. An ANCE checkpoint fills in the layout."""
     config = AutoConfig.from_pretrained(name, subfolder=layout.folder)
-    kind = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
+    kind = AutoModelForTextEncoding if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING else AutoModel  # T5's encoder
     wanted = {
         "subfolder": layout.folder,
         "dtype": getattr(torch, dtype),
@@ -241,6 +249,8 @@ def read_transformer(name: str, path: str, layout: Layout) -> None:
     task = options.get("transformer_task", "feature-extraction")
     if task != "feature-extraction":
         raise InputError(f"`retrieval.encoder`: {name} is for `{task}`; one for `feature-extraction` is needed.")
+    if "message" in options.get("modality_config", {}):
+        raise InputError(f"`retrieval.encoder`: {name} reads texts through a chat template, which is not supported.")
     layout.max_length, layout.lower = options.get("max_seq_length"), bool(options.get("do_lower_case"))
 
 

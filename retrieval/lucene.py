@@ -20,7 +20,7 @@ from filelock import FileLock
 from core.errors import InputError, first_line
 from core.records import Hit, Passage
 from core.runtime import Progress, log
-from core.settings import RetrievalSettings
+from core.settings import RetrievalSettings, nearest
 
 if TYPE_CHECKING:
     from retrieval.collection import Collection
@@ -115,15 +115,22 @@ def prebuilt_index(name: str) -> Path:
     """
     if Path(name).is_dir():
         return Path(name)
-    from pyserini.util import download_prebuilt_index
+    from pyserini.prebuilt_index_info import TF_INDEX_INFO
+    from pyserini.util import download_prebuilt_index, get_cache_home
 
+    if name not in TF_INDEX_INFO:
+        raise InputError(
+            f"`retrieval.prebuilt`: {name} is neither a folder nor one of Pyserini's inverted indexes; "
+            f"{nearest(name, list(TF_INDEX_INFO))}"
+        )
+    home = Path(get_cache_home())
+    home.mkdir(parents=True, exist_ok=True)
     try:
-        return Path(download_prebuilt_index(name, verbose=False))
+        with FileLock(home / "download.lock"):
+            return Path(download_prebuilt_index(name, verbose=False))
     except (ValueError, OSError) as error:
         raise InputError(
-            f"`retrieval.prebuilt`: {name} is neither a folder nor an index that Pyserini can get "
-            f"({first_line(error)}); its names are at https://github.com/castorini/pyserini/blob/master/docs/"
-            "prebuilt-indexes.md."
+            f"`retrieval.prebuilt`: {name} cannot be downloaded to {home}: {first_line(error)}"
         ) from error
 
 
