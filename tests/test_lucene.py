@@ -71,8 +71,8 @@ def retriever(collection):
 
 @pytest.mark.slow
 def test_a_score_by_hand(retriever):
-    # Without stop words five texts are left, of 2, 3, 1, 3 and 4 terms (each ideograph is one, and the emoji). "sea" is
-    # in 2 of them. Lucene leaves out the factor k1 + 1, and Anserini rounds to 4 decimals.
+    # Without stop words five texts are left, of 2, 3, 1, 3 and 4 terms (each ideograph is one, and the emoji). "sea"
+    # is in 2 of them. Lucene leaves out the factor k1 + 1, and Anserini rounds to 4 decimals.
     idf = math.log(1 + (5 - 2 + 0.5) / (2 + 0.5))
     mean = (2 + 3 + 1 + 3 + 4) / 5
     expected = [idf / (1 + 0.9 * (1 - 0.4 + 0.4 * length / mean)) for length in (1, 3)]
