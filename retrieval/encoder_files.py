@@ -108,9 +108,9 @@ def load_encoder(
     except InputError:
         raise
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError) as error:
+        hint = " https://huggingface.co/spaces/safetensors/convert makes such weights of others."
         raise InputError(
-            f"`retrieval.encoder`: {name} cannot be loaded: {first_line(error)} Weights must be safetensors; "
-            "https://huggingface.co/spaces/safetensors/convert makes them of others."
+            f"`retrieval.encoder`: {name} cannot be loaded: {first_line(error)}{hint * ('safetensors' in str(error))}"
         ) from error
     if missing:
         raise InputError(
@@ -131,7 +131,7 @@ def load_encoder(
         tokenizer.pad_token = tokenizer.eos_token
     return Encoder(
         name,
-        identity_of(name, model),
+        identity_of(name),
         model.to(device_of_process()).eval(),
         tokenizer,
         room_for(name, model, tokenizer, max_length, layout.max_length),
@@ -189,13 +189,12 @@ def room_for(name: str, model: PreTrainedModel, tokenizer, wanted: int | None, o
     return wanted or min(positions, tokenizer.model_max_length, own or positions)
 
 
-def identity_of(name: str, model: PreTrainedModel) -> str:
+def identity_of(name: str) -> str:
     """Hash of the files of a folder; of a Hub model its id and revision."""
     folder = Path(name)
     if folder.is_dir():
         return sha256(*sorted(file for file in folder.rglob("*") if file.suffix in DECIDING))[:16]
-    revision = getattr(model.config, "_commit_hash", None)
-    return f"{name}@{revision}" if revision else name
+    return f"{name}@{file_of(name, 'config.json').parent.name}"  # in the Hub's cache each revision has a folder
 
 
 def file_of(name: str, path: str) -> Path | None:

@@ -1,6 +1,10 @@
 """Encoders of each published layout against Transformers by hand and sentence-transformers; MiniLM for real."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -24,6 +28,7 @@ from core.errors import InputError
 from core.settings import RetrievalSettings
 from retrieval.dense import dense_retriever
 from retrieval.encoder_files import load_encoder
+from tests.conftest import ROOT
 from tests.fakes import ListCollection
 
 MINILM = str(get_model_path())
@@ -193,6 +198,9 @@ def test_bad_encoders_are_refused(tmp_path, bert):
         load_encoder(MINILM, pooling="cls")
     save_tokenizer(tmp_path)
     BertConfig(**SIZES).save_pretrained(tmp_path)
+    torch.save({}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"cannot be loaded: .*spaces/safetensors/convert makes such weights"):
+        load_encoder(str(tmp_path))
     weights = load_file(f"{bert}/model.safetensors")
     save_file(
         {k: v for k, v in weights.items() if "layer.1." not in k}, tmp_path / "model.safetensors", {"format": "pt"}
@@ -212,6 +220,19 @@ def test_other_weights_other_plan(tmp_path, bert):
     save_tokenizer(tmp_path)
     BertModel(BertConfig(**SIZES)).save_pretrained(tmp_path)
     assert load_encoder(str(tmp_path)).plan != before
+
+
+@pytest.mark.slow
+def test_hub_models_are_told_apart_by_revision(tmp_path, bert):
+    """From the Hub's cache, without a network."""
+    folder = tmp_path / "models--team--encoder"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text("a1" * 20)
+    shutil.copytree(bert, folder / "snapshots" / ("a1" * 20))
+    code = "from retrieval.encoder_files import load_encoder; print(load_encoder('team/encoder').plan['encoder'])"
+    env = os.environ | {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert said.stdout == f"team/encoder@{'a1' * 20}\n", said.stderr
 
 
 PASSAGES = [
