@@ -39,7 +39,7 @@ def set_up_logging() -> None:
     logging.basicConfig(
         level=logging.INFO if rank == 0 else logging.WARNING, format="%(message)s", stream=sys.stdout, force=True
     )
-    for noisy in ("httpx", "datasets", "transformers", "torch", "accelerate"):
+    for noisy in ("httpx", "datasets", "transformers", "torch", "accelerate", "faiss"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

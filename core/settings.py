@@ -134,6 +134,17 @@ class RetrievalSettings:
         fields: for `http`: the index's text fields that are searched.
         retries: for `http`: how often a request is sent again when the server is busy or away.
         cache: folder for collections and indexes; by default `query-rewriter-trainer` in the user's cache.
+        encoder: dense: folder or Hub id of a text encoder.
+        pooling: dense: `mean` or `cls`, for a plain Transformers encoder (`mean` when not given).
+        normalize: dense: vectors of length 1; as the encoder says when not given.
+        query_prefix: dense: put before each query; the encoder's own when not given.
+        passage_prefix: dense: put before each passage; the encoder's own when not given.
+        max_length: dense: tokens of the longest text; as the encoder says when not given.
+        dtype: dense: float32, bfloat16 or float16.
+        batch_tokens: dense: tokens per batch.
+        faiss: dense: `flat` (exact), `ivf` or `hnsw` (approximate, faster).
+        prebuilt: lucene: name of an index that Pyserini offers, or folder of a Lucene index; made from the collection
+            when not given.
     """
 
     engine: Literal["auto", "rank_bm25", "bm25s", "dense", "lucene", "http", "hybrid"] = "auto"
@@ -150,6 +161,16 @@ class RetrievalSettings:
     fields: list[str] = field(default_factory=lambda: ["title", "text"])
     retries: int = 5
     cache: str | None = None
+    encoder: str | None = None
+    pooling: Literal["mean", "cls"] | None = None
+    normalize: bool | None = None
+    query_prefix: str | None = None
+    passage_prefix: str | None = None
+    max_length: int | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    batch_tokens: int = 16384
+    faiss: Literal["flat", "ivf", "hnsw"] = "flat"
+    prebuilt: str | None = None
 
 
 @dataclass
@@ -374,7 +395,8 @@ def check_ranges(settings: Settings) -> None:
         "rewriter.n": 2, "rewriter.max_new_tokens": 1, "rewriter.batch_tokens": 1, "generator.max_new_tokens": 1,
         "generator.batch_tokens": 1, "retrieval.k": 1, "retrieval.depth": 1, "scoring.alpha": 0, "pairs.min_gap": 0,
         "evaluation.resamples": 1, "retrieval.k1": 0, "run.limit": 1, "scoring.samples": 1, "scoring.sample_tokens": 1,
-        "data.pool": 0, "retrieval.rrf_k": 0, "retrieval.retries": 0,
+        "data.pool": 0, "retrieval.rrf_k": 0, "retrieval.retries": 0, "retrieval.max_length": 1,
+        "retrieval.batch_tokens": 1,
     }  # fmt: skip
     shares = ["pairs.drop_fraction", "rewriter.top_p", "scoring.fallback", "run.max_failed_fraction", "retrieval.b"]
     for key, least in at_least.items():

@@ -1,7 +1,6 @@
 """What a retriever is, and the one that the settings name."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, Protocol
 
 from core.records import Hit
@@ -10,6 +9,14 @@ from core.settings import RetrievalSettings
 from retrieval.collection import Collection
 
 SMALL = 20_000  # passages up to which `auto` takes rank_bm25
+BM25 = ("analyzer", "k1", "b", "bm25_variant")
+READS = {  # the settings that decide an engine's rankings
+    "rank_bm25": BM25,
+    "bm25s": BM25,
+    "dense": ("encoder", "pooling", "normalize", "query_prefix", "passage_prefix", "max_length", "dtype", "faiss"),
+    "lucene": ("k1", "b", "prebuilt"),
+    "http": ("url", "index", "fields"),
+}
 
 
 class Retriever(Protocol):
@@ -28,10 +35,16 @@ def chosen_engine(settings: RetrievalSettings, collection: Collection) -> str:
 
 
 def recorded(settings: RetrievalSettings, collection: Collection) -> dict[str, Any]:
-    """What a stage records of the settings: all that can change a ranking, with the engine that `auto` stands for."""
-    decided = asdict(settings) | {"engine": chosen_engine(settings, collection)}
-    for name in ("cache", "retries"):
-        del decided[name]
+    """What a stage records of the settings: all that can change a ranking of the engine that is used."""
+    engine = chosen_engine(settings, collection)
+    engines = settings.hybrid if engine == "hybrid" else [engine]
+    names = {"k", "depth", *(name for one in engines for name in READS[one])}
+    names |= {"hybrid", "rrf_k"} if engine == "hybrid" else set()
+    decided = {"engine": engine} | {name: getattr(settings, name) for name in sorted(names)}
+    if "dense" in engines:
+        from retrieval.encoder_files import identity_of
+
+        decided["encoder_identity"] = identity_of(settings.encoder)
     return decided
 
 

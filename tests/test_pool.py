@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from core.errors import InputError
-from core.inputs import data_file, same_data
+from core.inputs import corpus_source, data_file, same_data
 from core.settings import read_settings
 from retrieval.corpus import read_corpus
 from tests.conftest import ROOT, finish
@@ -43,7 +43,7 @@ def flags(tmp_path):
 
 
 def pool_of(settings):
-    return [passage.id for passage in read_corpus(data_file(settings, "corpus"))]
+    return [passage.id for _, passage in read_corpus(corpus_source(settings))]
 
 
 def test_gold_passages_and_what_bm25_finds_beside_them(flags):

@@ -1,0 +1,154 @@
+"""Dense retrieval: FAISS against plain numpy, and vectors that survive a kill and are made once."""
+
+import os
+import signal
+import subprocess
+import sys
+from threading import Thread
+
+import numpy as np
+import pytest
+from filelock import FileLock
+
+from core.errors import InputError
+from core.settings import RetrievalSettings
+from retrieval.dense import DenseRetriever, dense_retriever, load_index
+from retrieval.embeddings import embed, folder_of
+from tests.conftest import ROOT
+from tests.fakes import ListCollection, NumberEncoder, numbers
+
+RNG = np.random.default_rng(0)
+SMALL = RNG.integers(-3, 4, (50, 8)).astype(np.float32)
+
+
+def retriever(folder, vectors, kind="flat", shard=16):
+    collection, encoder = ListCollection(folder, numbers(vectors)), NumberEncoder()
+    return DenseRetriever(encoder, load_index(kind, collection, encoder, shard), collection.ids)
+
+
+def test_flat_equals_numpy(tmp_path):
+    """Whole numbers, so that every order of summing gives the same float."""
+    queries = RNG.integers(-3, 4, (20, 8)).astype(np.float32)
+    expected = queries @ SMALL.T
+    for row, hits in zip(expected, retriever(tmp_path, SMALL).search(numbers(queries), 10), strict=True):
+        assert [hit.score for hit in hits] == sorted(row.tolist(), reverse=True)[:10]
+        assert [row[int(hit.doc[1:])] for hit in hits] == [hit.score for hit in hits]
+        assert len({hit.doc for hit in hits}) == 10
+
+
+def clustered(number, centres):
+    found = centres[RNG.integers(0, len(centres), number)] + 0.5 * RNG.normal(size=(number, centres.shape[1]))
+    return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_approximate_indexes_find_nine_of_ten(tmp_path, kind):
+    centres = RNG.normal(size=(150, 32))
+    vectors, queries = clustered(3000, centres), clustered(100, centres)
+    best = np.argsort(-(queries @ vectors.T), axis=1)[:, :10]
+    found = retriever(tmp_path, vectors, kind, 1000).search(numbers(queries), 10)
+    shared = [len({hit.doc for hit in hits} & {f"d{i}" for i in row}) for hits, row in zip(found, best, strict=True)]
+    assert np.mean(shared) >= 9
+    assert all(a.score >= b.score for hits in found for a, b in zip(hits, hits[1:], strict=False))
+
+
+@pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])
+def test_k_above_the_collection(tmp_path, kind):
+    hits = retriever(tmp_path, SMALL[:5], kind).search(["1 0 0 0 0 0 0 0"], 100)[0]
+    assert sorted(hit.doc for hit in hits) == ["d0", "d1", "d2", "d3", "d4"]
+
+
+def test_nothing_asked_nothing_found(tmp_path):
+    hits = retriever(tmp_path, SMALL).search(["", "1 1 1 1 1 1 1 1", " \n"], 3)
+    assert [len(found) for found in hits] == [0, 3, 0]
+    assert retriever(tmp_path / "empty", SMALL[:0]).search(["1"], 3) == [[]]
+
+
+def test_a_killed_run_goes_on_after_its_last_whole_shard(tmp_path):
+    """The process is killed while it makes the second shard; the next one makes that and the third."""
+    collection = ListCollection(tmp_path, numbers(SMALL))
+    code = f"""
+import os, signal
+from pathlib import Path
+from retrieval.embeddings import embed
+from tests.fakes import ListCollection, NumberEncoder
+class Dying(NumberEncoder):
+    def passages(self, texts):
+        if self.seen:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().passages(texts)
+embed(ListCollection(Path({str(tmp_path)!r}), {numbers(SMALL)!r}), Dying(), 20)
+"""
+    killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert killed.returncode == -signal.SIGKILL
+    encoder = NumberEncoder()
+    folder = folder_of(collection, encoder)
+    assert [file.name for file in folder.glob("*.npy")] == ["shard-00000.npy"]
+    before = (folder / "shard-00000.npy").stat().st_mtime_ns
+    shards = embed(collection, encoder, 20)
+    assert (folder / "shard-00000.npy").stat().st_mtime_ns == before
+    assert encoder.seen == 30
+    assert np.array_equal(np.concatenate([np.load(shard) for shard in shards]), SMALL)
+
+
+def test_a_shard_that_another_process_is_at_is_left_to_it_and_waited_for(tmp_path):
+    collection, encoder = ListCollection(tmp_path, numbers(SMALL)), NumberEncoder()
+    folder = folder_of(collection, encoder)
+    folder.mkdir()
+    other = FileLock(folder / "shard-00001.npy.lock")
+    other.acquire()
+    worker = Thread(target=embed, args=(collection, encoder, 20), daemon=True)
+    worker.start()
+    while not (folder / "shard-00002.npy").exists():
+        worker.join(0.02)
+        assert worker.is_alive()
+    assert encoder.seen == 30 and not (folder / "shard-00001.npy").exists()
+    other.release()  # without having made it, as a process that dies
+    worker.join(20)
+    assert encoder.seen == 50 and np.array_equal(np.load(folder / "shard-00001.npy"), SMALL[20:40])
+
+
+def test_vectors_and_index_are_made_once_per_plan(tmp_path):
+    collection = ListCollection(tmp_path, numbers(SMALL))
+    encoders = NumberEncoder(), NumberEncoder(), NumberEncoder("passage: ")
+    for encoder in encoders:
+        load_index("flat", collection, encoder)
+    load_index("hnsw", collection, encoders[1])
+    assert [encoder.seen for encoder in encoders] == [50, 0, 50]
+    assert len(list(tmp_path.glob("dense-*"))) == 2
+
+
+def test_damaged_files_are_named(tmp_path):
+    collection, encoder = ListCollection(tmp_path, numbers(SMALL)), NumberEncoder()
+    shard = embed(collection, encoder, 20)[1]
+    np.save(shard, SMALL[:3])
+    with pytest.raises(InputError, match=r"shard-00001.npy has 3 rows, not 20; delete it"):
+        embed(collection, encoder, 20)
+    shard.write_bytes(shard.read_bytes()[:90])
+    with pytest.raises(InputError, match=r"shard-00001.npy is damaged .*delete it"):
+        embed(collection, encoder, 20)
+    shard.unlink()
+    load_index("flat", collection, encoder, 20)
+    index = folder_of(collection, encoder) / "flat.faiss"
+    index.write_bytes(index.read_bytes()[:100])
+    with pytest.raises(InputError, match=r"flat.faiss is damaged .*delete it"):
+        load_index("flat", collection, encoder, 20)
+
+
+def test_a_collection_that_changed_is_refused(tmp_path):
+    collection = ListCollection(tmp_path, numbers(SMALL))
+    collection.passages = lambda: iter(collection.records[:30])
+    with pytest.raises(InputError, match="changed since its 50 passages"):
+        embed(collection, NumberEncoder(), 20)
+    collection.passages = lambda: iter(collection.records * 2)
+    with pytest.raises(InputError, match="changed since its 50 passages"):
+        embed(collection, NumberEncoder(), 20)
+
+
+def test_what_is_missing_is_said(tmp_path, monkeypatch):
+    collection = ListCollection(tmp_path, numbers(SMALL))
+    with pytest.raises(InputError, match=r"`retrieval.encoder` is not set"):
+        dense_retriever(RetrievalSettings(engine="dense"), collection)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(InputError, match=r"pip install 'query-rewriter-trainer\[dense\]'"):
+        dense_retriever(RetrievalSettings(engine="dense", encoder="somewhere"), collection)
