@@ -436,10 +436,10 @@ def check_engines(retrieval: RetrievalSettings) -> None:
     engines = retrieval.hybrid if retrieval.engine == "hybrid" else [retrieval.engine]
     if retrieval.engine == "hybrid" and len(set(engines)) != 2:
         raise InputError(f"`retrieval.hybrid` must name two engines, such as [bm25s, dense]; got {engines}.")
-    for name in ("url", "index", "fields"):
-        if "http" in engines and not getattr(retrieval, name):
+    for engine, name in (("http", "url"), ("http", "index"), ("http", "fields"), ("dense", "encoder")):
+        if engine in engines and not getattr(retrieval, name):
             raise InputError(
-                f"`retrieval.engine: http` needs `retrieval.{name}`; set it with `--retrieval.{name} ...`."
+                f"`retrieval.engine: {engine}` needs `retrieval.{name}`; set it with `--retrieval.{name} ...`."
             )
     if "http" in engines:
         address = urlsplit(retrieval.url)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from core.errors import InputError
-from core.inputs import corpus_source, data_file, same_data
+from core.inputs import corpus_source, pool_file, same_data
 from core.settings import read_settings
 from retrieval.corpus import read_corpus
 from tests.conftest import ROOT, finish
@@ -71,7 +71,7 @@ def test_more_passages_and_the_rewrite(flags, tmp_path):
 def test_it_is_made_once_and_never_from_something_else(flags):
     settings = read_settings("", flags)
     make_pool(settings)
-    pool = data_file(settings, "corpus")
+    pool = pool_file(settings)
     before = pool.stat().st_mtime_ns
     make_pool(settings)
     assert pool.stat().st_mtime_ns == before
@@ -84,16 +84,16 @@ def test_it_is_made_once_and_never_from_something_else(flags):
 def test_a_pool_without_its_note_is_made_again(flags):
     settings = read_settings("", flags)
     make_pool(settings)
-    whole = data_file(settings, "corpus").read_text()
-    data_file(settings, "corpus").with_suffix(".json").unlink()
-    data_file(settings, "corpus").write_text(whole[:-20])
+    whole = pool_file(settings).read_text()
+    pool_file(settings).with_suffix(".json").unlink()
+    pool_file(settings).write_text(whole[:-20])
     make_pool(settings)
-    assert data_file(settings, "corpus").read_text() == whole
+    assert pool_file(settings).read_text() == whole
 
 
 def test_a_stage_alone_names_the_command(flags):
     with pytest.raises(InputError, match="pool.jsonl is missing; make it with `python -m train.pool`"):
-        data_file(read_settings("", flags), "corpus")
+        corpus_source(read_settings("", flags))
 
 
 def test_another_run_folder_reads_the_same_pool(flags, tmp_path):
