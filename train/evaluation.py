@@ -16,7 +16,7 @@ from core.artifacts import Stage, completed, sha256
 from core.errors import InputError
 from core.inputs import data_file
 from core.records import Turn
-from core.runtime import log, process, run_command, set_up_logging, wait_for_all
+from core.runtime import log, process, run_command, set_up_logging, use_cores, wait_for_all
 from core.settings import Settings, read_settings
 from core.stages import carry_out, shared_out
 from retrieval.corpus import read_corpus
@@ -195,6 +195,7 @@ def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     settings = read_settings(__doc__, alone=NAME)
     set_up_logging()
+    use_cores(settings.run.threads)
     evaluate(settings)
 
 
