@@ -43,6 +43,18 @@ def set_up_logging() -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
+def use_cores(threads: int | None = None) -> None:
+    """Let torch use the cores of this machine: `accelerate launch` allows a process on a CPU one thread.
+
+    Args:
+        threads: threads of this process; its share of the cores when not given.
+    """
+    import torch
+
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // here))
+
+
 class Progress:
     """A bar on a terminal, a plain line every few seconds elsewhere; both with rate and time left.
 

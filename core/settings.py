@@ -26,6 +26,7 @@ class RunSettings:
         until: stop after this stage.
         redo_from: delete this stage and all later ones, and make them again.
         max_failed_fraction: stop when more than this share of a stage's records failed.
+        threads: CPU threads of each process; by default the processes of a machine share its cores out.
     """
 
     dir: str
@@ -34,6 +35,7 @@ class RunSettings:
     until: Literal["candidates", "rankings", "scores", "pairs", "sft", "dpo", "evaluation"] | None = None
     redo_from: Literal["candidates", "rankings", "scores", "pairs", "sft", "dpo", "evaluation"] | None = None
     max_failed_fraction: float = 0.1
+    threads: int | None = None
 
 
 @dataclass
@@ -396,7 +398,7 @@ def check_ranges(settings: Settings) -> None:
         "generator.batch_tokens": 1, "retrieval.k": 1, "retrieval.depth": 1, "scoring.alpha": 0, "pairs.min_gap": 0,
         "evaluation.resamples": 1, "retrieval.k1": 0, "run.limit": 1, "scoring.samples": 1, "scoring.sample_tokens": 1,
         "data.pool": 0, "retrieval.rrf_k": 0, "retrieval.retries": 0, "retrieval.max_length": 1,
-        "retrieval.batch_tokens": 1,
+        "retrieval.batch_tokens": 1, "run.threads": 1,
     }  # fmt: skip
     shares = ["pairs.drop_fraction", "rewriter.top_p", "scoring.fallback", "run.max_failed_fraction", "retrieval.b"]
     for key, least in at_least.items():

@@ -13,7 +13,7 @@ from typing import Any
 
 from core.artifacts import Stage
 from core.records import Turn
-from core.runtime import process, run_command, set_up_logging
+from core.runtime import process, run_command, set_up_logging, use_cores
 from core.settings import Settings, read_settings, rewriter_model
 from core.stages import carry_out, shared_out
 from rewriter.conversations import turns_hash, turns_of
@@ -79,6 +79,7 @@ def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     settings = read_settings(__doc__, alone=NAME)
     set_up_logging()
+    use_cores(settings.run.threads)
     make_candidates(settings)
 
 

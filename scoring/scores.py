@@ -14,7 +14,7 @@ from typing import Any
 from core.artifacts import Stage, completed
 from core.inputs import data_file
 from core.records import Score, Turn
-from core.runtime import log, process, run_command, set_up_logging
+from core.runtime import log, process, run_command, set_up_logging, use_cores
 from core.settings import Settings, read_settings, rewriter_model
 from core.stages import carry_out, shared_out
 from retrieval.collection import Collection, collection_of
@@ -210,6 +210,7 @@ def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     settings = read_settings(__doc__, alone=NAME)
     set_up_logging()
+    use_cores(settings.run.threads)
     make_scores(settings)
 
 

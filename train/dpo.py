@@ -24,7 +24,7 @@ from typing import TextIO
 from core.artifacts import Stage, completed
 from core.errors import InputError
 from core.inputs import corpus_source, data_file, same_data
-from core.runtime import log, peak_memory_mb, process, run_command, set_up_logging, wait_for_all
+from core.runtime import log, peak_memory_mb, process, run_command, set_up_logging, use_cores, wait_for_all
 from core.settings import STAGES, Settings, as_plain, read_settings, rewriter_model
 from retrieval.rankings import make_rankings
 from rewriter.candidates import make_candidates
@@ -168,6 +168,7 @@ def run_all(settings: Settings) -> None:
     """Every stage in order, up to `run.until`."""
     from train.sft import train_sft
 
+    use_cores(settings.run.threads)
     start, held = time.monotonic(), lock(settings.run_dir)
     log.info("settings: %s", json.dumps(as_plain(settings)))
     prepare(settings)

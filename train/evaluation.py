@@ -14,7 +14,7 @@ from typing import Any
 from core.artifacts import Stage, completed
 from core.errors import InputError
 from core.records import Turn
-from core.runtime import log, process, run_command, set_up_logging, wait_for_all
+from core.runtime import log, process, run_command, set_up_logging, use_cores, wait_for_all
 from core.settings import Settings, read_settings, rewriter_model
 from core.stages import carry_out, shared_out
 from retrieval.collection import Collection, collection_of
@@ -199,6 +199,8 @@ def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     settings = read_settings(__doc__, alone=NAME)
     set_up_logging()
+    if settings.evaluation.answers or set(settings.evaluation.systems) & set(TRAINED):
+        use_cores(settings.run.threads)  # with torch, which nothing else here needs
     make_pool(settings)
     evaluate(settings)
 

@@ -12,7 +12,7 @@ if not __package__:  # as a script, train/ is first on the path and not the root
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from core.artifacts import Stage, completed
-from core.runtime import log, process, run_command, set_up_logging, wait_for_all
+from core.runtime import log, process, run_command, set_up_logging, use_cores, wait_for_all
 from core.settings import Settings, read_settings, rewriter_model
 
 NAME = "sft"
@@ -63,6 +63,7 @@ def train_sft(settings: Settings) -> Stage:
 def main() -> None:
     settings = read_settings(__doc__, alone=NAME)
     set_up_logging()
+    use_cores(settings.run.threads)
     train_sft(settings)
 
 

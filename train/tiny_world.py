@@ -24,7 +24,7 @@ from core.runtime import log, run_command, set_up_logging
 
 GRAMMAR = Path(__file__).resolve().parents[1] / "configs" / "tiny-world" / "grammar.yaml"
 SPLITS = {"train": (0,), "dev": (1,), "test": (2,), "lm": (3, 4, 5, 6, 7)}
-SHARES = {"person": 0.4, "company": 0.2, "film": 0.2, "town": 0.2}
+SHARES = {"person": 0.5, "company": 0.2, "film": 0.1, "town": 0.2}
 
 
 @cache
@@ -96,7 +96,7 @@ class World:
     """
 
     def __init__(
-        self, rng: random.Random, split: str, size: int, kinds: list[str] | None = None, namesakes: float = 0.1
+        self, rng: random.Random, split: str, size: int, kinds: list[str] | None = None, namesakes: float = 0.05
     ):
         self.rng, self.split, self.namesakes = rng, split, namesakes
         self.names: set[str] = set()
