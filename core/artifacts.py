@@ -4,6 +4,7 @@ A stage owns a folder: `plan.json` (what it was started with), `part-<rank>.json
 they are made) and `manifest.json` (written last: its presence means complete).
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -13,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from core.errors import InputError
 
@@ -86,15 +87,25 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, *needed: str, kind: type = dict) -> Any:
     """A JSON file of a run.
+
+    Args:
+        path: the file.
+        needed: names that the object must have.
+        kind: what the file holds.
 
     Raises:
         InputError: it is damaged; says which file to delete.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        made = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(made, kind):
+            raise ValueError(f"expected a {kind.__name__}, got {type(made).__name__}")
+        if missing := [name for name in needed if name not in made]:
+            raise ValueError(f"`{missing[0]}` is missing")
+        return made
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"{path} is damaged ({error}); delete its folder and start the same command again."
         ) from error
@@ -111,6 +122,29 @@ def versions() -> dict[str, str]:
     root = Path(__file__).resolve().parents[1]
     git = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     return found | ({"commit": git.stdout.strip()} if git.returncode == 0 else {})
+
+
+_HELD: dict[Path, TextIO] = {}
+
+
+def hold(run: Path, rank: int = 0) -> None:
+    """Keep other processes out of a run folder while this one lives; again for a folder that is held, nothing.
+
+    Raises:
+        InputError: another process works in it, or it cannot be a folder.
+    """
+    if rank != 0 or run.resolve() in _HELD:
+        return
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        handle = (run / ".lock").open("w")
+    except OSError as error:
+        raise InputError(f"`run.dir`: {run} cannot hold a run ({error.strerror}); name another folder.") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise InputError(f"another process is at work in {run}; wait for it, or use another `--run.dir`.") from error
+    _HELD[run.resolve()] = handle
 
 
 class Stage:
@@ -134,7 +168,7 @@ class Stage:
         folder.mkdir(parents=True, exist_ok=True)
         plan = folder / "plan.json"
         if plan.exists():
-            self._refuse_to_mix(read_json(plan))
+            self._refuse_to_mix(read_json(plan, "settings", "inputs"))
         elif rank == 0:
             write_json(plan, self.plan)
 
@@ -187,7 +221,7 @@ class Stage:
         Raises:
             InputError: a part is missing or changed.
         """
-        for name, expected in read_json(self.manifest_file)["files"].items():
+        for name, expected in read_json(self.manifest_file, "files")["files"].items():
             part = self.folder / name
             if not part.exists() or sha256(part) != expected:
                 raise InputError(
@@ -195,12 +229,27 @@ class Stage:
                 )
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Every whole record of every part; a last line cut short by a kill is passed over."""
+        """Every whole record of every part; a last line cut short by a kill is passed over.
+
+        Raises:
+            InputError: a line is damaged, or an id stands twice; names part and line, and the way out.
+        """
+        seen: set[str] = set()
         for part in self.parts:
-            with part.open(encoding="utf-8") as handle:
-                for line in handle:
-                    if line.endswith("\n"):
-                        yield json.loads(line)
+            with part.open(encoding="utf-8", errors="replace") as handle:
+                for number, line in enumerate(handle, 1):
+                    if not line.endswith("\n"):
+                        continue
+                    place = f"{part}:{number}"
+                    way_out = f"Cut the file before that line (`head -n {number - 1}`), or delete {self.folder}."
+                    try:
+                        record = json_object(line, place)
+                    except InputError as error:
+                        raise InputError(f"{error} {way_out}") from error
+                    if not isinstance(record.get("id"), str) or record["id"] in seen:
+                        raise InputError(f"{place}: the id is missing, or stands twice. {way_out}")
+                    seen.add(record["id"])
+                    yield record
 
     def done(self) -> set[str]:
         """Ids of the records that are there already."""
@@ -243,7 +292,7 @@ def completed(folder: Path) -> Stage:
     manifest = folder / "manifest.json"
     if not manifest.exists():
         raise InputError(f"the stage `{folder.name}` is not complete in {folder.parent}; make it first.")
-    made = read_json(manifest)
+    made = read_json(manifest, "settings", "inputs", "files")
     stage = Stage(folder, made["settings"], made["inputs"])
     stage.check_files()
     return stage

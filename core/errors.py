@@ -6,8 +6,12 @@ class InputError(ValueError):
 
 
 def first_line(error: BaseException) -> str:
-    """What a library said, in one line; its class where it said nothing."""
-    return next((line for line in str(error).strip().splitlines()), type(error).__name__)
+    """What a library said, in one line, and in two where the first only leads up to it; its class where it said
+    nothing."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def short(value: object, most: int = 60) -> str:

@@ -6,6 +6,7 @@ depends on the seed and its prompt alone, not on the batch it happened to be in.
 """
 
 import copy
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreT
 from core.artifacts import sha256
 from core.errors import InputError, first_line
 from core.records import Message
+from core.runtime import log
 
 # For a tokenizer without a chat template; a completion begins with a blank, so that prompts stay prefixes.
 PLAIN_TEMPLATE = (
@@ -31,6 +33,9 @@ PLAIN_TEMPLATE = (
 )
 
 
+LOADING_ERRORS = (
+    OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError, TemplateError, UserWarning,
+)  # fmt: skip
 FACTS = 1 << 22  # numbers of a float32 copy of logits
 LOGITS = (1 << 24, 1 << 28)  # most numbers of the logits of one pass, on a CPU and on a GPU
 
@@ -83,13 +88,24 @@ def load_language_model(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         tokenizer = load_tokenizer(name)
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype), use_safetensors=True)
+        model, found = AutoModelForCausalLM.from_pretrained(
+            name, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True
+        )
+        if strange := [*found["missing_keys"], *found["unexpected_keys"]]:
+            log.warning("%s: %d weights do not fit its settings (first: `%s`)", name, len(strange), min(strange))
+        if found["missing_keys"]:
+            raise ValueError(f"{len(found['missing_keys'])} weights are missing, such as {min(found['missing_keys'])}")
         if adapter:
             from peft import PeftModel
 
-            model = PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message="Found missing adapter keys")
+                model = PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": "?"}], add_generation_prompt=True, return_dict=False
+        )
         model = model.to(device).eval()
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError) as error:
+    except LOADING_ERRORS as error:
         what = f"{name} with adapter {adapter}" if adapter else name
         raise InputError(f"the model `{what}` cannot be loaded: {first_line(error)}") from error
     return LanguageModel(name, model, tokenizer)

@@ -5,7 +5,6 @@ import sys
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import yaml
 from jsonargparse import ArgumentParser
@@ -86,7 +85,7 @@ class RewriterSettings:
     model: str | None = None
     adapter: str | None = None
     instruction: str = ""
-    dtype: str = "float32"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     n: int = 8
     temperature: float = 1.0
     top_p: float = 1.0
@@ -108,7 +107,7 @@ class GeneratorSettings:
 
     model: str | None = None
     adapter: str | None = None
-    dtype: str = "float32"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     max_new_tokens: int = 64
     batch_tokens: int = 16384
 
@@ -312,7 +311,7 @@ def keys_of_yaml(path: Path) -> dict[str, str]:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"--config {path}: cannot be read ({error.strerror}).") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"--config {path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise InputError(
@@ -328,6 +327,9 @@ def keys_of_yaml(path: Path) -> dict[str, str]:
             keys[str(section)] = str(path)
         else:
             keys.update({f"{section}.{name}": str(path) for name in content})
+        bad = [name for name in content if not isinstance(name, str)] if isinstance(content, dict) else []
+        if bad:
+            raise InputError(f"--config {path}: `{section}` has the key {bad[0]!r}; names of settings are texts.")
     return keys
 
 
@@ -365,6 +367,8 @@ def read_settings(description: str, argv: list[str] | None = None, alone: str | 
         name, _, value = word.partition("=")
         if name == "--config":
             value = value or (argv[number + 1] if number + 1 < len(argv) else "")
+            if not value:
+                raise InputError("`--config` needs the name of a YAML file.")
             refuse_unknown(keys_of_yaml(Path(value)))
     refuse_unknown(keys_of_flags(argv))
     try:
@@ -378,6 +382,8 @@ def read_settings(description: str, argv: list[str] | None = None, alone: str | 
             for section, kind in SECTIONS.items()
         }
     )
+    from core.ranges import check_ranges
+
     check_ranges(settings)
     if alone and settings.run.redo_from:
         raise InputError(
@@ -387,87 +393,11 @@ def read_settings(description: str, argv: list[str] | None = None, alone: str | 
     return settings
 
 
-def check_ranges(settings: Settings) -> None:
-    """Refuse values outside their range.
-
-    Raises:
-        InputError: names the setting, the value and the range.
-    """
-    at_least = {
-        "rewriter.n": 2, "rewriter.max_new_tokens": 1, "rewriter.batch_tokens": 1, "generator.max_new_tokens": 1,
-        "generator.batch_tokens": 1, "retrieval.k": 1, "retrieval.depth": 1, "scoring.alpha": 0, "pairs.min_gap": 0,
-        "evaluation.resamples": 1, "retrieval.k1": 0, "run.limit": 1, "scoring.samples": 1, "scoring.sample_tokens": 1,
-        "data.pool": 0, "retrieval.rrf_k": 0, "retrieval.retries": 0, "retrieval.max_length": 1,
-        "retrieval.batch_tokens": 1, "run.threads": 1,
-    }  # fmt: skip
-    shares = ["pairs.drop_fraction", "rewriter.top_p", "scoring.fallback", "run.max_failed_fraction", "retrieval.b"]
-    for key, least in at_least.items():
-        value = value_of(settings, key)
-        if value is not None and value < least:
-            raise InputError(f"`{key}` must be at least {least}, got {value}.")
-    for key in shares:
-        if not 0 <= value_of(settings, key) <= 1:
-            raise InputError(f"`{key}` must be from 0 to 1, got {value_of(settings, key)}.")
-    if settings.rewriter.top_p == 0:
-        raise InputError("`rewriter.top_p` must be above 0, got 0; 1 keeps the whole distribution.")
-    if settings.generator.adapter and not settings.generator.model:
-        raise InputError("`generator.adapter` needs `generator.model`: the model that it belongs to.")
-    order = [settings.run.redo_from, settings.run.until]
-    if None not in order and STAGES.index(order[0]) > STAGES.index(order[1]):
-        raise InputError(
-            f"`run.redo_from` ({order[0]}) comes after `run.until` ({order[1]}): nothing would be made again."
-        )
-    if not settings.run.dir.strip():
-        raise InputError("`run.dir` must name a folder, got ''.")
-    if settings.rewriter.temperature <= 0:
-        raise InputError(f"`rewriter.temperature` must be above 0, got {settings.rewriter.temperature}.")
-    check_engines(settings.retrieval)
-    unknown = [name for name in settings.evaluation.systems if name not in EvaluationSettings().systems]
-    if unknown:
-        raise InputError(
-            f"`evaluation.systems` has `{unknown[0]}`; {nearest(unknown[0], EvaluationSettings().systems)}"
-        )
-
-
-def check_engines(retrieval: RetrievalSettings) -> None:
-    """Refuse engines without what they need.
-
-    Raises:
-        InputError: names the setting that is missing or does not fit.
-    """
-    engines = retrieval.hybrid if retrieval.engine == "hybrid" else [retrieval.engine]
-    if retrieval.engine == "hybrid" and len(set(engines)) != 2:
-        raise InputError(f"`retrieval.hybrid` must name two engines, such as [bm25s, dense]; got {engines}.")
-    for engine, name in (("http", "url"), ("http", "index"), ("http", "fields"), ("dense", "encoder")):
-        if engine in engines and not getattr(retrieval, name):
-            raise InputError(
-                f"`retrieval.engine: {engine}` needs `retrieval.{name}`; set it with `--retrieval.{name} ...`."
-            )
-    if "http" in engines:
-        address = urlsplit(retrieval.url)
-        if address.username or address.password:  # settings are logged and recorded
-            raise InputError(
-                "`retrieval.url` holds credentials; take them out and set SEARCH_USER and SEARCH_PASSWORD in the "
-                "environment."
-            )
-        if address.scheme not in ("http", "https") or not address.hostname:
-            raise InputError(f"`retrieval.url` must read https://HOST:PORT, got {retrieval.url!r}.")
-    if "bm25s" in engines and retrieval.bm25_variant == "okapi":
-        raise InputError(
-            "`retrieval.bm25_variant: okapi` is for `retrieval.engine: rank_bm25`; bm25s has `lucene`, `plus` and `l`."
-        )
-
-
 def rewriter_model(settings: Settings) -> str:
     """`rewriter.model`; raises InputError where it is not set."""
     if not settings.rewriter.model:
         raise InputError("`rewriter.model` is not set; name a folder or a Hub id with `--rewriter.model MODEL`.")
     return settings.rewriter.model
-
-
-def value_of(settings: Settings, key: str) -> Any:
-    section, name = key.split(".")
-    return getattr(getattr(settings, section), name)
 
 
 def as_plain(settings: Settings) -> dict[str, Any]:

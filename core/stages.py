@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from core.artifacts import Stage, in_batches
+from core.artifacts import Stage, hold, in_batches
 from core.errors import InputError
 from core.runtime import Progress, log, process, wait_for_all
 
@@ -35,9 +35,15 @@ def carry_out(
         stage.check_files()
         log.info("%s: complete, nothing to do (%s)", stage.name, stage.folder)
         return stage
+    hold(stage.folder.parent, process()[0])
     start, plan = time.monotonic(), batches()
     total = sum(map(len, plan))
     done = stage.done()
+    strange = done - {item.id for batch in plan for item in batch}
+    if strange and process()[1] == 1:
+        raise InputError(
+            f"{stage.folder} holds a record of `{min(strange)}`, which this run does not have; delete the folder."
+        )
     made: Counter = Counter(found=total)
     if any(item.id not in done for batch in plan for item in batch):
         if done:

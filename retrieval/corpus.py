@@ -98,6 +98,8 @@ def passage_of(record: dict[str, Any], place: str) -> Passage:
         if not isinstance(value, str) or not value.strip():
             what = "is missing" if value is None else f"must be a text that is not empty, got {value!r:.60}"
             raise InputError(f"{place}: the field `{name}` {what}.")
+    if not record["id"].isprintable():
+        raise InputError(f"{place}: `id` must have no control characters, got {record['id']!r:.60}.")
     title = record.get("title") or ""
     if not isinstance(title, str):
         raise InputError(f"{place}: `title` must be a text, got {title!r:.60}.")

@@ -1,8 +1,10 @@
 """Runs and qrels as TREC files."""
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from core.artifacts import write_atomic
 from core.errors import InputError
@@ -24,7 +26,7 @@ def strict_run(rankings: dict[str, list[Hit]]) -> Run:
 
 
 def write_run(path: Path, rankings: dict[str, list[Hit]], tag: str) -> None:
-    """Write a run: `query Q0 document rank score tag`, scores strictly falling. Blanks in ids become `_`."""
+    """Write a run: `query Q0 document rank score tag`, scores strictly falling. Blanks in ids become `%20`."""
     lines = [
         f"{field(query)} Q0 {field(hit.doc)} {rank} {len(hits) - rank + 1} {tag}\n"
         for query, hits in rankings.items()
@@ -34,7 +36,7 @@ def write_run(path: Path, rankings: dict[str, list[Hit]], tag: str) -> None:
 
 
 def write_qrels(path: Path, qrels: Qrels) -> None:
-    """Write qrels: `query 0 document grade`. Blanks in ids become `_`."""
+    """Write qrels: `query 0 document grade`. Blanks in ids become `%20`."""
     lines = [
         f"{field(query)} 0 {field(doc)} {grade}\n" for query, docs in qrels.items() for doc, grade in docs.items()
     ]
@@ -42,8 +44,8 @@ def write_qrels(path: Path, qrels: Qrels) -> None:
 
 
 def field(name: str) -> str:
-    """An id without blanks, as the format wants it."""
-    return "_".join(name.split())
+    """An id without blanks, as the format wants it: blanks are written as `%20`, and `%` as `%25`."""
+    return re.sub(r"[\s%]", lambda sign: quote(sign[0]), name)
 
 
 def rows_of(path: Path, columns: int) -> Iterator[tuple[int, list[str]]]:

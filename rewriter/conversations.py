@@ -82,6 +82,7 @@ def turn_of(record: dict[str, Any], place: str) -> Turn:
     text = "a text that is not empty"
     for name in ("id", "question"):
         need(isinstance(record.get(name), str) and record[name].strip() != "", name, text)
+    need(record["id"].isprintable(), "id", "a text without control characters")
     history = record.get("history")
     need(isinstance(history, list), "history", 'a list of {"role", "content"}; [] for a first question')
     for message in history:
@@ -93,7 +94,8 @@ def turn_of(record: dict[str, Any], place: str) -> Turn:
             need(isinstance(record[name], kind), name, f"a {kind.__name__}")
     answers, relevant = record.get("answers") or [], record.get("relevant") or {}
     need(all(isinstance(a, str) for a in answers), "answers", "a list of texts")
-    need(all(type(grade) is int for grade in relevant.values()), "relevant", "document ids with whole-number grades")
+    grades = all(type(grade) is int and abs(grade) <= 1000 for grade in relevant.values())
+    need(grades, "relevant", "document ids with whole-number grades (1 and above is relevant, at most 1000)")
     return Turn(
         id=record["id"],
         history=tuple({"role": m["role"], "content": m["content"]} for m in history),

@@ -53,6 +53,13 @@ def settings_read(rule: ScoringSettings) -> dict[str, Any]:
     return {name: getattr(rule, name) for name in sorted(names)}
 
 
+def has_label(turn: Turn, wanted: str) -> bool:
+    """Whether a turn names a relevant document (grade 1 or above), or an answer with a word in it."""
+    if wanted == "relevant":
+        return any(grade >= 1 for grade in turn.relevant.values())
+    return any(answer.strip() for answer in turn.answers)
+
+
 def check_labels(turns: Sequence[Turn], rule: ScoringSettings, where: str) -> None:
     """Make sure, before anything is computed, that every turn has the labels of the reward.
 
@@ -61,7 +68,7 @@ def check_labels(turns: Sequence[Turn], rule: ScoringSettings, where: str) -> No
     """
     for name in parts_of(rule):
         wanted = NEEDS.get(name)
-        missing = sum(not getattr(turn, wanted) for turn in turns) if wanted else 0
+        missing = sum(not has_label(turn, wanted) for turn in turns) if wanted else 0
         if missing:
             raise InputError(
                 f"the reward `{name}` needs `{wanted}` in every turn; {missing} of {len(turns)} turns of {where} have "

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from core.artifacts import Stage, completed
-from core.inputs import data_file
+from core.errors import InputError, first_line
 from core.records import Score, Turn
 from core.runtime import log, process, run_command, set_up_logging, use_cores
 from core.settings import Settings, read_settings, rewriter_model
@@ -96,13 +96,27 @@ def generator_model(settings: Settings) -> tuple[str, str | None]:
     return rewriter_model(settings), settings.rewriter.adapter
 
 
+def check_scoring(settings: Settings) -> None:
+    """Make sure, before anything is computed, that the reward can be: its labels and its models are there.
+
+    Raises:
+        InputError: names the field that turns lack, or the model that cannot be read.
+    """
+    check_labels(turns_of(settings, "train", settings.run.limit), settings.scoring, "`data.train`")
+    seper = any(name.startswith("delta_seper") for name in parts_of(settings.scoring))
+    judge = settings.scoring.entailment
+    for key, name in (("generator.model", generator_model(settings)[0]), ("scoring.entailment", judge)):
+        if key != "scoring.entailment" or (seper and judge != "exact"):
+            check_model(key, name)
+
+
 def make_scores(settings: Settings) -> Stage:
     """Bring the stage to its end."""
     names = parts_of(settings.scoring)
 
     def plan() -> list[list[Job]]:
         turns = {turn.id: turn for turn in turns_of(settings, "train", settings.run.limit)}
-        check_labels(list(turns.values()), settings.scoring, str(data_file(settings, "train")))
+        check_labels(list(turns.values()), settings.scoring, "`data.train`")
         texts = {
             record["id"]: [candidate["text"] for candidate in record["candidates"]]
             for record in completed(settings.run_dir / "candidates").records()
@@ -125,6 +139,20 @@ def make_scores(settings: Settings) -> Stage:
         return make
 
     return carry_out(scores_stage(settings), plan, worker, summarise, settings.run.max_failed_fraction)
+
+
+def check_model(key: str, name: str) -> None:
+    """Make sure that a model's settings can be read.
+
+    Raises:
+        InputError: they cannot; names the setting `key`, the model and the cause.
+    """
+    from transformers import AutoConfig
+
+    try:
+        AutoConfig.from_pretrained(name)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"`{key}`: {name} cannot be read: {first_line(error)}") from error
 
 
 def judge_of(settings: Settings, names: list[str]):

@@ -120,4 +120,4 @@ def test_runs_fall_strictly(tmp_path):
     tied = {"q 1": [Hit("z", 1.0), Hit("a", 1.0), Hit("m", 1.0)]}
     assert strict_run(tied) == {"q 1": {"z": 3.0, "a": 2.0, "m": 1.0}}
     write_run(tmp_path / "x.run", tied, "tag")
-    assert (tmp_path / "x.run").read_text() == "q_1 Q0 z 1 3 tag\nq_1 Q0 a 2 2 tag\nq_1 Q0 m 3 1 tag\n"
+    assert (tmp_path / "x.run").read_text() == "q%201 Q0 z 1 3 tag\nq%201 Q0 a 2 2 tag\nq%201 Q0 m 3 1 tag\n"

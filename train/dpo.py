@@ -14,26 +14,23 @@ from pathlib import Path
 if not __package__:  # as a script, train/ is first on the path and not the root
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import fcntl
 import json
 import shutil
 import time
 from dataclasses import replace
-from typing import TextIO
 
-from core.artifacts import Stage, completed
-from core.errors import InputError
+from core.artifacts import Stage, completed, hold
 from core.inputs import corpus_source, data_file, same_data
 from core.runtime import log, peak_memory_mb, process, run_command, set_up_logging, use_cores, wait_for_all
 from core.settings import STAGES, Settings, as_plain, read_settings, rewriter_model
 from retrieval.rankings import make_rankings
 from rewriter.candidates import make_candidates
 from scoring.pairs import make_pairs
-from scoring.scores import generator_model, make_scores
+from scoring.scores import check_scoring, generator_model, make_scores
 from train.evaluation import check_test, evaluate
 from train.pool import make_pool
 
-NAME, SECOND_ROUND = "dpo", "on_policy"
+NAME, SECOND_ROUND, ASIDE = "dpo", "on_policy", ".before"
 
 
 def pairs_for_dpo(settings: Settings) -> Stage:
@@ -80,6 +77,7 @@ def train_dpo(settings: Settings) -> Stage:
         log.info("dpo: complete, nothing to do (%s)", stage.folder)
         return stage
 
+    hold(settings.run_dir, process()[0])
     from datasets import Dataset
     from trl import DPOTrainer
 
@@ -111,8 +109,7 @@ def train_dpo(settings: Settings) -> Stage:
 
 
 def prepare(settings: Settings) -> None:
-    """What must hold before anything is computed: the data are there, later settings are right, earlier stages are
-    removed."""
+    """What must hold before anything is computed or put aside: the data are there, and what later stages need too."""
     from train.options import trainer_config
 
     rewriter_model(settings)
@@ -128,6 +125,8 @@ def prepare(settings: Settings) -> None:
     corpus_source(settings)
     for section in ("sft", "dpo"):
         trainer_config(section, settings, settings.run_dir / section / "checkpoints")
+    if STAGES.index(last) >= STAGES.index("scores"):
+        check_scoring(settings)
     if STAGES.index(last) >= STAGES.index("sft"):
         from train.policy import check_lora
 
@@ -136,32 +135,19 @@ def prepare(settings: Settings) -> None:
         check_test(settings)
 
 
-def remove_from(settings: Settings, name: str) -> None:
-    """Remove a stage and all later ones (`run.redo_from`), once the stages before it are found to fit the settings."""
+def put_aside(settings: Settings, name: str) -> None:
+    """Put a stage and all later ones aside (`run.redo_from`) until the run has ended well."""
     if process()[0] == 0:
         removed = STAGES[STAGES.index(name) :]
+        aside = settings.run_dir / ASIDE
         for stage in (*removed, SECOND_ROUND) if "sft" in removed else removed:
+            if (settings.run_dir / stage / "manifest.json").exists():
+                shutil.rmtree(aside / stage, ignore_errors=True)
+                aside.mkdir(exist_ok=True)
+                (settings.run_dir / stage).rename(aside / stage)
             shutil.rmtree(settings.run_dir / stage, ignore_errors=True)
+        log.info("redo: the stages from `%s` on are kept in %s until the run has ended", name, aside)
     wait_for_all()
-
-
-def lock(folder: Path) -> TextIO | None:
-    """Keep other runs out of a run folder while this process lives.
-
-    Raises:
-        InputError: another process works in it.
-    """
-    if process()[0] != 0:
-        return None
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = (folder / ".lock").open("w")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise InputError(
-            f"another process is at work in {folder}; wait for it, or use another `--run.dir`."
-        ) from error
-    return handle
 
 
 def run_all(settings: Settings) -> None:
@@ -169,21 +155,22 @@ def run_all(settings: Settings) -> None:
     from train.sft import train_sft
 
     use_cores(settings.run.threads)
-    start, held = time.monotonic(), lock(settings.run_dir)
+    start = time.monotonic()
+    hold(settings.run_dir, process()[0])
     log.info("settings: %s", json.dumps(as_plain(settings)))
     prepare(settings)
     makers = (make_candidates, make_rankings, make_scores, make_pairs, train_sft, train_dpo, evaluate)
     for name, make in zip(STAGES, makers, strict=True):
         if name == settings.run.redo_from:
-            remove_from(settings, name)
+            put_aside(settings, name)
         if name == NAME and settings.pairs.on_policy:
             make_second_round(settings)
         make(settings)
         if name == settings.run.until:
             break
+    if process()[0] == 0:
+        shutil.rmtree(settings.run_dir / ASIDE, ignore_errors=True)
     log.info("total: %.0f s, peak memory %.0f MB -> %s", time.monotonic() - start, peak_memory_mb(), settings.run_dir)
-    if held is not None:
-        held.close()
 
 
 def main() -> None:

@@ -45,6 +45,8 @@ def lora_config(settings: Settings):
         config = LoraConfig(**LORA | settings.lora)
         if not config.r > 0:
             raise ValueError(f"`r` must be above 0, got {config.r}")
+        if config.inference_mode:
+            raise ValueError("`inference_mode` must be false: its weights are to be trained")
     except (TypeError, ValueError, KeyError) as error:
         raise InputError(f"`lora`: PEFT's LoraConfig refuses it: {error}") from error
     return config
@@ -84,6 +86,8 @@ def trainer_config(section: str, settings: Settings, folder: Path):
             or not config.per_device_train_batch_size > 0
         ):
             raise ValueError("learning rate, epochs and batch size must be above 0")
+        if not isinstance(config.per_device_train_batch_size, int):
+            raise ValueError(f"batch size must be a whole number, got {config.per_device_train_batch_size}")
     except (TypeError, ValueError) as error:
         raise InputError(f"`{section}`: TRL's {kind.__name__} refuses it: {error}") from error
     return config

@@ -6,6 +6,7 @@ A turn's value is its mean over the runs; conversations, not runs, are what is r
 """
 
 import argparse
+import math
 from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
@@ -25,22 +26,33 @@ def mean_over_runs(runs: list[Path]) -> tuple[dict[str, dict[str, dict[str, floa
     Raises:
         InputError: a run has no evaluation, or other turns than the first.
     """
+    if len({run.resolve() for run in runs}) < len(runs):
+        raise InputError(f"a run is named twice: {', '.join(map(str, runs))}.")
     values: dict = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     groups: dict[str, str] = {}
     for run in runs:
-        for _, line in read_json_lines(run / "evaluation" / "per_turn.jsonl"):
-            groups[line["id"]] = line["conversation"]
-            for measure in SHOWN:
-                if measure in line:
-                    values[measure][line["system"]][line["id"]].append(line[measure])
-    for systems in values.values():
-        for turns in systems.values():
-            for turn, seen in turns.items():
-                if len(seen) != len(runs):
+        path = run / "evaluation" / "per_turn.jsonl"
+        for number, line in read_json_lines(path):
+            try:
+                turn, system, groups[line["id"]] = line["id"], line["system"], line["conversation"]
+                for measure in set(SHOWN) & line.keys():
+                    if not math.isfinite(line[measure]):
+                        raise ValueError(f"`{measure}` is no finite number")
+                    values[measure][system][turn].append(line[measure])
+            except (KeyError, TypeError, ValueError) as error:
+                raise InputError(f"{path}:{number}: not a line of an evaluation ({error}).") from error
+    if not values:
+        raise InputError(f"{runs[0]}: its evaluation has none of {', '.join(SHOWN)}.")
+    for measure, systems in values.items():
+        turns = {turn for seen in systems.values() for turn in seen}
+        for system, seen in systems.items():
+            for turn in sorted(turns):
+                if len(seen.get(turn, [])) != len(runs):
                     raise InputError(
-                        f"the turn `{turn}` is in {len(seen)} of {len(runs)} runs; they need the same test turns."
+                        f"`{measure}` of `{system}` for the turn `{turn}` is in {len(seen.get(turn, []))} of "
+                        f"{len(runs)} runs; they need the same test turns and systems."
                     )
-                turns[turn] = sum(seen) / len(seen)
+                seen[turn] = sum(seen[turn]) / len(seen[turn])
     return values, groups
 
 
@@ -49,9 +61,11 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path, help="run folders with an evaluation of the same test turns")
     parser.add_argument("--resamples", type=int, default=10000, help="resamples per comparison (default 10000)")
     arguments = parser.parse_args()
+    if arguments.resamples < 1:
+        raise InputError(f"`--resamples` must be at least 1, got {arguments.resamples}.")
     values, groups = mean_over_runs(arguments.runs)
-    systems = list(values[SHOWN[0]])
-    means = [[name, *(shown(mean(values[m].get(name, {}))) for m in SHOWN)] for name in systems]
+    systems = list(dict.fromkeys(system for measure in SHOWN for system in values.get(measure, {})))
+    means = [[name, *(shown(mean(values.get(m, {}).get(name, {}))) for m in SHOWN)] for name in systems]
     print(f"mean of {len(arguments.runs)} runs, {len(groups)} turns\n")
     pooled = any(read_json(run / "evaluation" / "metrics.json").get("pooled") for run in arguments.runs)
     print(label_of(pooled) + grid(["system", *SHOWN], means))
@@ -59,7 +73,7 @@ def main() -> None:
         {"a": a, "b": b, "metric": m} | asdict(compare(values[m][a], values[m][b], groups, arguments.resamples))
         for a, b in COMPARED
         for m in SHOWN
-        if values[m].get(a) and values[m].get(b)
+        if values.get(m, {}).get(a) and values.get(m, {}).get(b)
     ]
     print(comparison_table(comparisons))
 

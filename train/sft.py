@@ -11,7 +11,7 @@ from pathlib import Path
 if not __package__:  # as a script, train/ is first on the path and not the root
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from core.artifacts import Stage, completed
+from core.artifacts import Stage, completed, hold
 from core.runtime import log, process, run_command, set_up_logging, use_cores, wait_for_all
 from core.settings import Settings, read_settings, rewriter_model
 
@@ -37,6 +37,7 @@ def train_sft(settings: Settings) -> Stage:
         log.info("sft: complete, nothing to do (%s)", stage.folder)
         return stage
 
+    hold(settings.run_dir, process()[0])
     from datasets import Dataset
     from trl import SFTTrainer
 

@@ -1,6 +1,8 @@
 """From evaluation records to figures: measures per turn, means by system and kind, comparisons, files, table."""
 
+import html
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -140,8 +142,15 @@ def comparison_table(comparisons: Sequence[dict[str, Any]]) -> str:
     return grid(["comparison", "metric", "difference", "95% interval", "p"], rows)
 
 
+def cell_of(text: str) -> str:
+    """A text as a Markdown cell: no line break, no bar, no HTML, no emphasis."""
+    text = html.escape(" ".join(text.split()), quote=False)
+    return re.sub(r"([\\|*`])", r"\\\1", text)
+
+
 def grid(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table whose columns line up in plain text too."""
+    """A Markdown table whose columns line up in plain text too; what is in a cell stays in it."""
+    head, *rows = ([cell_of(text) for text in row] for row in [head, *rows])
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]
     lines.insert(1, " | ".join("-" * width for width in widths))

@@ -11,7 +11,13 @@ from train.policy import ADAPTER
 
 def last_checkpoint(folder: Path) -> str | None:
     """The newest whole checkpoint: `trainer_state.json` is what Transformers writes last."""
-    found = [path for path in folder.glob("checkpoint-*") if (path / "trainer_state.json").exists()]
+    found = [
+        path
+        for path in folder.glob("checkpoint-*")
+        if path.name.rpartition("-")[2].isdecimal()
+        and (path / "trainer_state.json").exists()
+        and any(path.rglob("adapter_model.safetensors"))
+    ]
     if not found:
         return None
     newest = max(found, key=lambda path: int(path.name.rpartition("-")[2]))

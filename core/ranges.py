@@ -1,0 +1,93 @@
+"""Which values settings may have."""
+
+import math
+from dataclasses import fields
+from typing import Any
+from urllib.parse import urlsplit
+
+from core.errors import InputError
+from core.settings import STAGES, EvaluationSettings, RetrievalSettings, Settings, nearest
+
+
+def check_ranges(settings: Settings) -> None:
+    """Refuse values outside their range.
+
+    Raises:
+        InputError: names the setting, the value and the range.
+    """
+    at_least = {
+        "rewriter.n": 2, "rewriter.max_new_tokens": 1, "rewriter.batch_tokens": 1, "generator.max_new_tokens": 1,
+        "generator.batch_tokens": 1, "retrieval.k": 1, "retrieval.depth": 1, "scoring.alpha": 0, "pairs.min_gap": 0,
+        "evaluation.resamples": 1, "retrieval.k1": 0, "run.limit": 1, "scoring.samples": 1, "scoring.sample_tokens": 1,
+        "data.pool": 0, "retrieval.rrf_k": 0, "retrieval.retries": 0, "retrieval.max_length": 1,
+        "retrieval.batch_tokens": 1, "run.threads": 1,
+    }  # fmt: skip
+    shares = ["pairs.drop_fraction", "rewriter.top_p", "scoring.fallback", "run.max_failed_fraction", "retrieval.b"]
+    for section in fields(settings):
+        held = getattr(settings, section.name)
+        for name, value in (held if isinstance(held, dict) else vars(held)).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InputError(f"`{section.name}.{name}` must be a finite number, got {value}.")
+    for key, least in at_least.items():
+        value = value_of(settings, key)
+        if value is not None and value < least:
+            raise InputError(f"`{key}` must be at least {least}, got {value}.")
+    for key in shares:
+        if not 0 <= value_of(settings, key) <= 1:
+            raise InputError(f"`{key}` must be from 0 to 1, got {value_of(settings, key)}.")
+    if not 0 <= settings.run.seed < 2**32:
+        raise InputError(f"`run.seed` must be from 0 to {2**32 - 1}, got {settings.run.seed}.")
+    if settings.rewriter.top_p == 0:
+        raise InputError("`rewriter.top_p` must be above 0, got 0; 1 keeps the whole distribution.")
+    if settings.generator.adapter and not settings.generator.model:
+        raise InputError("`generator.adapter` needs `generator.model`: the model that it belongs to.")
+    order = [settings.run.redo_from, settings.run.until]
+    if None not in order and STAGES.index(order[0]) > STAGES.index(order[1]):
+        raise InputError(
+            f"`run.redo_from` ({order[0]}) comes after `run.until` ({order[1]}): nothing would be made again."
+        )
+    if not settings.run.dir.strip():
+        raise InputError("`run.dir` must name a folder, got ''.")
+    if settings.rewriter.temperature < 0.01:
+        raise InputError(f"`rewriter.temperature` must be at least 0.01, got {settings.rewriter.temperature}.")
+    check_engines(settings.retrieval)
+    systems, known = settings.evaluation.systems, EvaluationSettings().systems
+    unknown = [name for name in systems if name not in known]
+    if unknown:
+        raise InputError(f"`evaluation.systems` has `{unknown[0]}`; {nearest(unknown[0], known)}")
+    if not systems or len(set(systems)) < len(systems):
+        raise InputError(f"`evaluation.systems` must name systems, each once, of {', '.join(known)}; got {systems}.")
+
+
+def check_engines(retrieval: RetrievalSettings) -> None:
+    """Refuse engines without what they need.
+
+    Raises:
+        InputError: names the setting that is missing or does not fit.
+    """
+    engines = retrieval.hybrid if retrieval.engine == "hybrid" else [retrieval.engine]
+    if retrieval.engine == "hybrid" and len(set(engines)) != 2:
+        raise InputError(f"`retrieval.hybrid` must name two engines, such as [bm25s, dense]; got {engines}.")
+    for engine, name in (("http", "url"), ("http", "index"), ("http", "fields"), ("dense", "encoder")):
+        if engine in engines and not getattr(retrieval, name):
+            raise InputError(
+                f"`retrieval.engine: {engine}` needs `retrieval.{name}`; set it with `--retrieval.{name} ...`."
+            )
+    if "http" in engines:
+        address = urlsplit(retrieval.url)
+        if address.username or address.password:  # settings are logged and recorded
+            raise InputError(
+                "`retrieval.url` holds credentials; take them out and set SEARCH_USER and SEARCH_PASSWORD in the "
+                "environment."
+            )
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise InputError(f"`retrieval.url` must read https://HOST:PORT, got {retrieval.url!r}.")
+    if "bm25s" in engines and retrieval.bm25_variant == "okapi":
+        raise InputError(
+            "`retrieval.bm25_variant: okapi` is for `retrieval.engine: rank_bm25`; bm25s has `lucene`, `plus` and `l`."
+        )
+
+
+def value_of(settings: Settings, key: str) -> Any:
+    section, name = key.split(".")
+    return getattr(getattr(settings, section), name)
