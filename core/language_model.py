@@ -34,7 +34,8 @@ PLAIN_TEMPLATE = (
 
 
 LOADING_ERRORS = (
-    OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError, TemplateError, UserWarning,
+    OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError, TemplateError,
+    UserWarning,
 )  # fmt: skip
 FACTS = 1 << 22  # numbers of a float32 copy of logits
 LOGITS = (1 << 24, 1 << 28)  # most numbers of the logits of one pass, on a CPU and on a GPU
@@ -150,6 +151,18 @@ def fitting(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list
         merged = {"role": "user", "content": messages[0]["content"] + "\n\n" + messages[1]["content"]}
         return [merged, *messages[2:]]
     return messages
+
+
+def check_room(lm: LanguageModel, max_new_tokens: int, key: str) -> None:
+    """Make sure that the longest output leaves room for a prompt.
+
+    Raises:
+        InputError: names the setting or flag `key`, its value and the model's context.
+    """
+    if max_new_tokens >= lm.context:
+        raise InputError(
+            f"`{key}` must be below the context of {lm.name} ({lm.context} tokens), got {max_new_tokens}."
+        )
 
 
 @lru_cache(maxsize=8)

@@ -29,10 +29,11 @@ def main() -> None:
         parser.error(f"--max_new_tokens must be at least 1, got {arguments.max_new_tokens}")
     turns = read_turns(arguments.input) if arguments.input else []
 
-    from core.language_model import load_language_model
+    from core.language_model import check_room, load_language_model
     from rewriter.sampling import best_rewrites
 
     lm = load_language_model(arguments.model, arguments.adapter, arguments.dtype)
+    check_room(lm, arguments.max_new_tokens, "--max_new_tokens")
     if arguments.input:
         with Progress("rewrite", len(turns)) as progress:
             for start in range(0, len(turns), BATCH):

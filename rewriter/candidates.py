@@ -45,10 +45,11 @@ def make_candidates(settings: Settings) -> Stage:
         return shared_out(turns, max(1, options.batch_tokens // (256 * options.n)))
 
     def worker():
-        from core.language_model import load_language_model
+        from core.language_model import check_room, load_language_model
         from rewriter.sampling import sample_rewrites
 
         lm = load_language_model(rewriter_model(settings), options.adapter, options.dtype)
+        check_room(lm, options.max_new_tokens, "rewriter.max_new_tokens")
 
         def make(turns: list[Turn]) -> list[dict[str, Any]]:
             sampled = sample_rewrites(

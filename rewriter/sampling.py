@@ -9,7 +9,7 @@ from torch import Tensor
 
 from core.language_model import Decoded, LanguageModel, Pick, chat_ids, decode, each_batch, greedy
 from core.records import Candidate, Turn
-from core.runtime import seed_of
+from core.runtime import log, seed_of
 from rewriter.prompts import INSTRUCTION, normalised, read_rewrite, rewrite_messages
 
 
@@ -129,6 +129,9 @@ def best_rewrites(lm: LanguageModel, turns: list[Turn], max_new_tokens: int, ins
             texts[i] = read_rewrite(lm.tokenizer.decode(output.ids, skip_special_tokens=True))
 
     in_batches_that_fit(lm, prompts, max_new_tokens, rewrite)
+    if silent := [turn.id for text, turn in zip(texts, turns, strict=True) if not text]:
+        log.warning("no rewrite for %d of %d turns (first: `%s`): too long for the model, or its output is empty; "
+                    "the question stands as it is", len(silent), len(turns), silent[0])  # fmt: skip
     return [text or turn.question for text, turn in zip(texts, turns, strict=True)]
 
 

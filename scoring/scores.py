@@ -157,12 +157,14 @@ def check_model(key: str, name: str) -> None:
 
 def judge_of(settings: Settings, names: list[str]):
     """What computes the rewards of these names: models are loaded only when one needs them."""
-    from core.language_model import load_language_model
+    from core.language_model import check_room, load_language_model
     from scoring.entailment import load_entailment
     from scoring.rewards import Judge
 
     made = settings.generator
     lm = load_language_model(*generator_model(settings), made.dtype) if set(names) - {"reciprocal_rank"} else None
+    if lm is not None:
+        check_room(lm, made.max_new_tokens, "generator.max_new_tokens")
     seper = any(name.startswith("delta_seper") for name in names)
     entailment = load_entailment(settings.scoring.entailment, made.batch_tokens) if seper else None
     return Judge(lm, settings.scoring, made.max_new_tokens, made.batch_tokens, entailment, settings.run.seed)

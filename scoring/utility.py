@@ -15,16 +15,18 @@ In Python: `score(item, "key_entropy", load_language_model("..."))`, or `score_a
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core.artifacts import cut_broken_end, read_json_lines, write_json
-from core.errors import InputError
+from core.artifacts import cut_broken_end, read_json, read_json_lines, sha256, write_json
+from core.errors import InputError, first_line
 from core.records import Score
 from core.runtime import Progress, log, run_command, set_up_logging
 from core.settings import ScoringSettings
+from rewriter.conversations import ROLES
 from scoring import grogu
 from scoring.labels import NEEDS, REWARDS
 from scoring.udcg import udcg
@@ -103,6 +105,10 @@ def check_item(item: dict[str, Any], place: str, reward: str) -> None:
     Raises:
         InputError: a field is missing or of the wrong type; begins with `place`.
     """
+    try:
+        json.dumps(item, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place}: holds what JSON or UTF-8 cannot: {first_line(error)}.") from error
     passages = item.get("passages")
     if not isinstance(item.get("question"), str) or not item["question"].strip():
         raise InputError(f"{place}: `question` must be a text that is not empty, got {item.get('question')!r}.")
@@ -111,6 +117,11 @@ def check_item(item: dict[str, Any], place: str, reward: str) -> None:
     for number, passage in enumerate(passages):
         if not isinstance(passage.get("text"), str):
             raise InputError(f"{place}: passage {number} has no `text`, or it is no text.")
+        if isinstance(passage.get("score", 0.0), bool) or not isinstance(passage.get("score", 0.0), int | float):
+            raise InputError(f"{place}: passage {number}: `score` must be a number, got {passage['score']!r:.60}.")
+        infos = passage.get("models_info", {})
+        if not isinstance(infos, dict) or not all(isinstance(info, dict) for info in infos.values()):
+            raise InputError(f"{place}: passage {number}: `models_info` must hold an object for each model.")
         if NEEDS.get(reward) == "relevant" and not isinstance(passage.get("is_relevant"), bool):
             raise InputError(
                 f"{place}: the reward `{reward}` needs `is_relevant` (true or false) on every passage; passage "
@@ -118,13 +129,18 @@ def check_item(item: dict[str, Any], place: str, reward: str) -> None:
             )
     history = item.get("history", [])
     if not isinstance(history, list) or not all(
-        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in history
+        isinstance(m, dict) and m.get("role") in ROLES and isinstance(m.get("content"), str) for m in history
     ):
-        raise InputError(f'{place}: `history` must be a list of {{"role", "content"}}, got {history!r:.60}.')
+        raise InputError(
+            f'{place}: `history` must be a list of {{"role": "user" or "assistant", "content"}}, got {history!r:.60}.'
+        )
+    for name in (reward, "errors", "models_info"):
+        if not isinstance(item.get(name, {}), dict):
+            raise InputError(f"{place}: `{name}` must hold a value for each model, got {item[name]!r:.60}.")
     answers = item.get("answers", [])
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise InputError(f"{place}: `answers` must be a list of texts, got {answers!r:.60}.")
-    if NEEDS.get(reward) == "answers" and not answers:
+    if NEEDS.get(reward) == "answers" and not any(answer.strip() for answer in answers):
         raise InputError(f"{place}: the reward `{reward}` needs `answers`.")
 
 
@@ -138,7 +154,7 @@ def as_item(item: dict[str, Any]):
     return Item(
         Reading.of(item.get("history", []), item["question"], [passage["text"] for passage in passages]),
         tuple(passage["is_relevant"] for passage in passages) if labelled else None,
-        tuple(item.get("answers", [])),
+        tuple(answer for answer in item.get("answers", []) if answer.strip()),
         tuple(float(passage.get("score", 0.0)) for passage in passages),
     )
 
@@ -149,7 +165,8 @@ def known_no_res(item: dict[str, Any], name: str) -> list[float] | None:
         passage.get("models_info", {}).get(name, {}).get("no_res_prob", passage.get("no_res_prob"))
         for passage in item["passages"]
     ]
-    return found if found and all(isinstance(p, int | float) and 0 <= p <= 1 for p in found) else None
+    good = all(isinstance(p, int | float) and not isinstance(p, bool) and 0 <= p <= 1 for p in found)
+    return found if found and good else None
 
 
 def with_udcg(item: dict[str, Any], name: str, no_res: Sequence[float], rule: ScoringSettings) -> dict[str, Any]:
@@ -191,7 +208,7 @@ def read_items(path: Path, reward: str) -> list[dict[str, Any]]:
     if whole:
         try:
             items = [(f"item {number}", item) for number, item in enumerate(json.loads(path.read_text("utf-8-sig")))]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"--input {path}: not valid JSON: {error}.") from error
     else:
         items = list(read_json_lines(path))
@@ -210,9 +227,18 @@ def judge_file(arguments: argparse.Namespace) -> None:
     reward, part = options.pop("reward"), arguments.output.with_name(arguments.output.name + ".part")
     items = read_items(arguments.input, reward)
     done: list[dict[str, Any]] = []
+    asked = options | {"reward": reward, "max_new_tokens": arguments.max_new_tokens, "seed": arguments.seed}
+    asked |= {"model": arguments.model, "adapter": arguments.adapter, "input": sha256(arguments.input)}
+    plan = part.with_name(part.name + ".json")
     if part.exists() and not arguments.resume:
         raise InputError(f"{part} holds an unfinished run; go on with `--resume`, or remove it.")
     if part.exists():
+        before = read_json(plan) if plan.exists() else {}
+        if changed := [name for name in asked if before.get(name) != asked[name]]:
+            raise InputError(
+                f"{part} was begun with another `{changed[0]}` ({before.get(changed[0])!r}, now "
+                f"{asked[changed[0]]!r}); remove it to start again."
+            )
         cut_broken_end(part)
         done = [item for _, item in read_json_lines(part)]
         log.info("utility: going on after %d finished items", len(done))
@@ -221,10 +247,12 @@ def judge_file(arguments: argparse.Namespace) -> None:
         reward == "udcg" and all(known_no_res(item, arguments.model) is not None for item in items)
     )
     if not needless and len(done) < len(items):
-        from core.language_model import load_language_model
+        from core.language_model import check_room, load_language_model
 
         lm = load_language_model(arguments.model, arguments.adapter, arguments.dtype, device=arguments.device)
+        check_room(lm, arguments.max_new_tokens, "--max_new_tokens")
     part.parent.mkdir(parents=True, exist_ok=True)
+    write_json(plan, asked)
     with part.open("a", encoding="utf-8") as handle, Progress("utility", len(items), "items") as progress:
         progress.advance(len(done))
         for start in range(len(done), len(items), BATCH):
@@ -236,6 +264,7 @@ def judge_file(arguments: argparse.Namespace) -> None:
             handle.flush()
             done += made
             progress.advance(len(made))
+    plan.unlink()
     if arguments.output.suffix == ".json":
         write_json(arguments.output, done)
         part.unlink()
@@ -282,6 +311,13 @@ def main() -> None:
     for name in ("batch_tokens", "max_new_tokens", "samples", "sample_tokens"):
         if getattr(arguments, name) < 1:
             raise InputError(f"--{name} must be at least 1, got {getattr(arguments, name)}.")
+    for name in ("alpha", "relevant_weight", "irrelevant_weight"):
+        if not math.isfinite(getattr(arguments, name)):
+            raise InputError(f"--{name} must be a finite number, got {getattr(arguments, name)}.")
+    if not 0 <= arguments.fallback <= 1 or arguments.alpha < 0:
+        raise InputError(
+            f"--fallback must be from 0 to 1 and --alpha at least 0, got {arguments.fallback} and {arguments.alpha}."
+        )
     set_up_logging()
     judge_file(arguments)
 

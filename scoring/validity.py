@@ -108,7 +108,7 @@ def questions_of_items(items: Sequence[dict[str, Any]]) -> list[Question]:
             k = len(others)
             lists = {"gold": [gold[0], *others[: k - 1]], "without": others}
             made = {name: as_item(item | {"passages": passages}) for name, passages in lists.items()}
-            found.append(Question(str(item.get("example_id", number)), made))
+            found.append(Question(f"{number} {item.get('example_id', '')}".strip(), made))
     if not found:
         raise InputError("no item has both a passage with `is_relevant` true and one with false.")
     return found
@@ -250,6 +250,12 @@ def main() -> None:
     arguments = parser.parse_args()
     if bool(arguments.config) == bool(arguments.input):
         raise InputError("give `--config` (turns and a collection) or `--input` (items), one of them.")
+    if arguments.limit is not None and arguments.limit < 1:
+        raise InputError(f"`--limit` must be at least 1, got {arguments.limit}.")
+    try:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"`--output`: {arguments.output} cannot be a folder ({error.strerror}).") from error
     if arguments.input and not arguments.model:
         raise InputError("`--input` needs `--model`.")
     set_up_logging()

@@ -109,13 +109,14 @@ def rewriters(settings: Settings, systems: list[str]) -> dict[str, Callable[[lis
     }
     options = settings.rewriter
     if set(systems) & set(TRAINED):
-        from core.language_model import load_language_model
+        from core.language_model import check_room, load_language_model
         from rewriter.sampling import best_rewrites
 
         for name in TRAINED:
             if name in systems:
                 adapter = options.adapter if name == "base" else str(settings.run_dir / name / "adapter")
                 lm = load_language_model(rewriter_model(settings), adapter, options.dtype)
+                check_room(lm, options.max_new_tokens, "rewriter.max_new_tokens")
                 found[name] = lambda turns, lm=lm: best_rewrites(
                     lm, turns, options.max_new_tokens, options.instruction
                 )
@@ -140,9 +141,10 @@ def evaluate(settings: Settings) -> Stage:
         queries_of = rewriters(settings, systems)
         generator = None
         if settings.evaluation.answers:
-            from core.language_model import load_language_model
+            from core.language_model import check_room, load_language_model
 
             generator = load_language_model(*generator_model(settings), settings.generator.dtype)
+            check_room(generator, settings.generator.max_new_tokens, "generator.max_new_tokens")
 
         def make(batch: list[Turn]) -> list[dict[str, Any]]:
             found: dict[str, list[dict[str, Any]]] = {}
@@ -189,10 +191,12 @@ def add_answers(
 
 
 def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Totals: turns, and rankings without a document."""
+    """Totals: turns, rankings without a document, and empty answers."""
     counts: Counter = Counter()
     for record in records:
-        counts.update(total=1, without_hits=sum(not system["hits"] for system in record["systems"].values()))
+        systems = record["systems"].values()
+        counts.update(total=1, without_hits=sum(not system["hits"] for system in systems))
+        counts.update(without_answer=sum(system.get("answer") == "" for system in systems))
     return dict(counts)
 
 
