@@ -252,10 +252,6 @@ def main() -> None:
         raise InputError("give `--config` (turns and a collection) or `--input` (items), one of them.")
     if arguments.limit is not None and arguments.limit < 1:
         raise InputError(f"`--limit` must be at least 1, got {arguments.limit}.")
-    try:
-        arguments.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"`--output`: {arguments.output} cannot be a folder ({error.strerror}).") from error
     if arguments.input and not arguments.model:
         raise InputError("`--input` needs `--model`.")
     set_up_logging()
@@ -277,6 +273,10 @@ def check_generator(arguments: argparse.Namespace) -> None:
         settings = read_settings("", ["--config", str(arguments.config)])
         rule, generator, model = settings.scoring, settings.generator, generator_model(settings)
         questions = questions_of(*labelled(settings, arguments.limit), settings, arguments.seed)
+    try:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"`--output`: {arguments.output} cannot be a folder ({error.strerror}).") from error
     if arguments.entailment:
         rule = replace(rule, entailment=arguments.entailment)
     labelled_answers = all(item.answers for question in questions for item in question.lists.values())
