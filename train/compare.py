@@ -87,6 +87,12 @@ def main() -> None:
     settings = read_settings(__doc__, rest)
     if not own.rewards:
         raise InputError(f"name the rewards: `--rewards key_entropy udcg`; known: {', '.join(REWARDS)}.")
+    for name in ("until", "redo_from"):
+        if getattr(settings.run, name):
+            raise InputError(
+                f"`run.{name}` is for a single run (train/dpo.py). To make a reward's run again, remove its folder in "
+                f"{settings.run_dir / 'rewards'}."
+            )
     for name in own.rewards:
         if name not in (*REWARDS, "weighted"):
             raise InputError(f"`--rewards {name}`: {nearest(name, [*REWARDS, 'weighted'])}")

@@ -122,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="folder made by train.tiny_model")
     parser.add_argument("--seed", type=int, default=0, help="seed of the world (default 0)")
-    parser.add_argument("--limit", type=int, help="use the first N turns")
+    parser.add_argument("--limit", type=int, help="a quick look at the first N turns; no card")
     arguments = parser.parse_args()
     set_up_logging()
     from train.tiny_world import make_quickstart_data
@@ -131,6 +131,8 @@ def main() -> None:
         make_quickstart_data(Path(folder), arguments.seed)
         made = figures(str(arguments.model), Path(folder), arguments.limit)
     log.info("%s", json.dumps(made, indent=2))
+    if arguments.limit:
+        return  # figures of a few turns are no model card
     write_atomic(arguments.model / "README.md", card(read_json(arguments.model / "training.json"), made))
     log.info("card -> %s (%s)", arguments.model / "README.md", versions().get("commit", "no commit"))
 

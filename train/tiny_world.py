@@ -382,6 +382,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same world (default 0)")
     arguments = parser.parse_args()
     set_up_logging()
+    if (arguments.out / "corpus.jsonl").exists():
+        raise InputError(f"{arguments.out} holds a corpus.jsonl already; name another folder, or remove it.")
     write_world(arguments.out, arguments.seed, CONVERSATIONS, ENTITIES)
     log.info("tiny world -> %s", arguments.out)
 
