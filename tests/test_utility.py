@@ -1,13 +1,15 @@
 """`python -m scoring.utility` as a user runs it."""
 
 import json
+import subprocess
 import sys
+import time
 
 import pytest
 
 from core.errors import InputError
 from scoring.utility import score, score_all
-from tests.conftest import finish
+from tests.conftest import ROOT, finish
 from tests.test_udcg import GOLDEN
 
 ITEM = {
@@ -45,14 +47,24 @@ def test_the_published_items_need_no_model(tmp_path):
 
 
 def test_a_run_that_was_stopped_goes_on(random_llama, tmp_path):
-    items = [ITEM | {"example_id": f"e{n}", "question": f"Where was Talpa born? {n}"} for n in range(70)]
+    items = [ITEM | {"example_id": f"e{n}", "question": f"Where was Talpa born? {n}"} for n in range(300)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
     words = ["--model", random_llama, "--input", tmp_path / "in.jsonl", "--max_new_tokens", "4"]
     run(*words, "--output", tmp_path / "whole.jsonl")
     whole = (tmp_path / "whole.jsonl").read_text()
     part = tmp_path / "again.jsonl.part"
-    part.write_text("".join(whole.splitlines(keepends=True)[:64]) + '{"broken')
+    command = [sys.executable, "-m", "scoring.utility", *map(str, words), "--output", str(tmp_path / "again.jsonl")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while not part.exists() or not part.stat().st_size:
+            assert process.poll() is None
+            time.sleep(0.005)
+        process.kill()
+    assert part.exists()
+    with part.open("a") as handle:
+        handle.write('{"broken')
     assert "--resume" in run(*words, "--output", tmp_path / "again.jsonl", ok=False)
+    said = run(*words, "--output", tmp_path / "again.jsonl", "--resume", "--alpha", "0.5", ok=False)
+    assert "begun with another `alpha` (0.05, now 0.5)" in said
     run(*words, "--output", tmp_path / "again.jsonl", "--resume")
     assert (tmp_path / "again.jsonl").read_text() == whole and not part.exists()
     first = json.loads(whole.splitlines()[0])
