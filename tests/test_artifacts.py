@@ -1,13 +1,16 @@
 """Stages go on after a kill, refuse to mix, and are complete only with a manifest."""
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
 
-from core.artifacts import Stage, completed, in_batches, read_json_lines
+from core.artifacts import Stage, completed, hold, in_batches, read_json_lines
 from core.errors import InputError
 from core.stages import carry_out
+from tests.conftest import ROOT
 
 
 @dataclass
@@ -41,6 +44,37 @@ def test_a_stage_refuses_to_mix(tmp_path):
     Stage(tmp_path / "scores", {"alpha": 0.05}, {"model": "x"})
     with pytest.raises(InputError, match=r"`settings.alpha` was 0.05, is 0.1.*--run.redo_from scores"):
         Stage(tmp_path / "scores", {"alpha": 0.1}, {"model": "x"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"id": "a"}\n{"id": "a"}\n', "part-0.jsonl:2: the id is missing, or stands twice"),
+        ('{"id": "a"}\n\0\0\0\n', "part-0.jsonl:2: not valid JSON"),
+        ('{"value": 1}\n', "part-0.jsonl:1: the id is missing"),
+        ('{"id": "zz"}\n', "holds a record of `zz`, which this run does not have"),
+    ],
+)
+def test_damaged_records_are_named_and_never_counted(tmp_path, text, expected):
+    (tmp_path / "part-0.jsonl").write_text(text)
+    with pytest.raises(InputError, match=expected):
+        carry_out(Stage(tmp_path, {}, {}), lambda: BATCHES, lambda: make, lambda records: {})
+
+
+def test_a_run_folder_is_held_by_one_process(tmp_path):
+    hold(tmp_path)
+    hold(tmp_path)  # again by the same process: nothing
+    code = f"from pathlib import Path; from core.artifacts import hold; hold(Path({str(tmp_path)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode and "another process is at work" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]", "{broken"])
+def test_a_damaged_manifest_is_named(tmp_path, text):
+    Stage(tmp_path / "rankings", {}, {}).finish({})
+    (tmp_path / "rankings/manifest.json").write_text(text)
+    with pytest.raises(InputError, match="manifest.json is damaged"):
+        completed(tmp_path / "rankings")
 
 
 def test_only_a_manifest_makes_it_complete(tmp_path):
