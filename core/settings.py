@@ -230,7 +230,7 @@ class PairSettings:
     Args:
         drop_fraction: share of pairs dropped, smallest gaps first.
         min_gap: then drop gaps below this; 0 keeps every pair.
-        on_policy: make DPO's pairs from a second set of candidates, sampled from the SFT rewriter.
+        on_policy: let DPO learn from a second round of pairs too, of candidates sampled from the SFT rewriter.
     """
 
     drop_fraction: float = 0.5

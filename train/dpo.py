@@ -33,24 +33,27 @@ from train.pool import make_pool
 NAME, SECOND_ROUND, ASIDE = "dpo", "on_policy", ".before"
 
 
-def pairs_for_dpo(settings: Settings) -> Stage:
-    """The pairs that DPO learns from: the first set, or those of the second round."""
-    folder = settings.run_dir / SECOND_ROUND if settings.pairs.on_policy else settings.run_dir
-    return completed(folder / "pairs")
+def pairs_for_dpo(settings: Settings) -> dict[str, Stage]:
+    """The pairs that DPO learns from: those that SFT learned from and, with `pairs.on_policy`, the second round's."""
+    folders = {"pairs": settings.run_dir}
+    if settings.pairs.on_policy:
+        folders[SECOND_ROUND] = settings.run_dir / SECOND_ROUND
+    return {name: completed(folder / "pairs") for name, folder in folders.items()}
 
 
 def dpo_stage(settings: Settings) -> Stage:
     """The stage's folder with what decides its content."""
     decided = {"dpo": settings.dpo, "dtype": settings.rewriter.dtype, "seed": settings.run.seed}
-    inputs = {"sft": completed(settings.run_dir / "sft").identity(), "pairs": pairs_for_dpo(settings).identity()}
+    inputs = {name: pairs.identity() for name, pairs in pairs_for_dpo(settings).items()}
+    inputs["sft"] = completed(settings.run_dir / "sft").identity()
     return Stage(settings.run_dir / NAME, decided, inputs, process()[0])
 
 
 def make_second_round(settings: Settings) -> None:
     """With `pairs.on_policy`: candidates, rankings, scores and pairs once more, sampled from the SFT rewriter.
 
-    The SFT rewriter seldom says what the first pairs reject, so DPO would learn to avoid what is gone already. Its own
-    samples show what is still wrong. They live in `<run>/on_policy`.
+    The SFT rewriter seldom says what the first pairs reject: from these alone, DPO learns to avoid what is gone
+    already. Its own samples show what is still wrong. They live in `<run>/on_policy`.
     """
     log.info("second round: candidates from the SFT rewriter")
     model, adapter = generator_model(settings)
@@ -89,7 +92,7 @@ def train_dpo(settings: Settings) -> Stage:
     # ------------------------------------------------------------------ pairs
     model, tokenizer = warmed_policy(settings)
     config = trainer_config(NAME, settings, stage.folder / "checkpoints")
-    rows = preference_rows(pairs_for_dpo(settings), tokenizer)
+    rows = [row for pairs in pairs_for_dpo(settings).values() for row in preference_rows(pairs, tokenizer)]
     check_rows(rows, tokenizer, stop_ids_of(model, tokenizer), config.max_length, NAME)
 
     # ------------------------------------------------------------------ policy and reference

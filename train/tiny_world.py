@@ -319,7 +319,7 @@ def write_world(out: Path, seed: int, conversations: dict[str, int], entities: d
     Args:
         out: folder, made if missing.
         seed: the same seed gives the same bytes.
-        conversations: split -> number of conversations (5 to 7 turns each).
+        conversations: split -> number of conversations (6 to 8 turns each).
         entities: split -> number of entities.
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -330,7 +330,7 @@ def write_world(out: Path, seed: int, conversations: dict[str, int], entities: d
     corpus = []
     for split, size in entities.items():
         world = World(random.Random(f"{seed} {split}"), split, size)
-        passages = [p for entity in world.entities for p in world.passages(entity, favourite, liked=0.75)]
+        passages = [p for entity in world.entities for p in world.passages(entity, favourite, liked=0.85)]
         relevant: dict[tuple[str, str], list[str]] = {}
         for passage in passages:
             for fact in passage.facts:
@@ -338,7 +338,7 @@ def write_world(out: Path, seed: int, conversations: dict[str, int], entities: d
         corpus += [{"id": passage.id, "text": passage.text} for passage in passages]
         turns = []
         for number in range(conversations[split]):
-            for depth, (history, asked) in enumerate(conversation(world, world.rng.randint(5, 7)), 1):
+            for depth, (history, asked) in enumerate(conversation(world, world.rng.randint(6, 8)), 1):
                 docs = relevant[asked.fact.entity.name, asked.fact.attribute]
                 turns.append(
                     {"id": f"{split}{number}_{depth}", "conversation": f"{split}{number}", "kind": asked.kind}
@@ -354,7 +354,7 @@ def write_lines(path: Path, records: list[dict]) -> None:
     write_atomic(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
-CONVERSATIONS = {"train": 180, "dev": 60, "test": 120}
+CONVERSATIONS = {"train": 160, "dev": 60, "test": 100}
 ENTITIES = {"train": 170, "dev": 60, "test": 100}
 
 
