@@ -7,7 +7,7 @@ READY := .venv/.ready
 .PHONY: quickstart test lint clean
 
 quickstart: $(READY)
-	.venv/bin/accelerate launch train/dpo.py --config configs/quickstart.yaml
+	.venv/bin/accelerate launch --quiet train/dpo.py --config configs/quickstart.yaml
 
 test: $(READY)
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
