@@ -11,7 +11,7 @@ SHARED = ROOT.parent / "shared" / "data"
 # The quickstart, small.
 QUICK = [
     "--run.limit", "24", "--rewriter.n", "4", "--rewriter.max_new_tokens", "24", "--generator.max_new_tokens", "8",
-    "--sft.num_train_epochs", "1", "--dpo.num_train_epochs", "2", "--dpo.save_steps", "2",
+    "--sft.num_train_epochs", "3", "--dpo.num_train_epochs", "2", "--dpo.save_steps", "2",
     "--evaluation.resamples", "50",
 ]  # fmt: skip
 
@@ -36,6 +36,12 @@ def users_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """The files that take longest first, so that no process of several is left with one of them at the end."""
+    longest = ("test_run", "test_compare", "test_qwen_config", "test_tiny_model", "test_utility")
+    items.sort(key=lambda item: longest.index(item.path.stem) if item.path.stem in longest else len(longest))
 
 
 @pytest.fixture(scope="session")

@@ -144,7 +144,7 @@ def put_aside(settings: Settings, name: str) -> None:
         removed = STAGES[STAGES.index(name) :]
         aside = settings.run_dir / ASIDE
         for stage in (*removed, SECOND_ROUND) if "sft" in removed else removed:
-            if (settings.run_dir / stage / "manifest.json").exists():
+            if any((settings.run_dir / stage).rglob("manifest.json")):
                 shutil.rmtree(aside / stage, ignore_errors=True)
                 aside.mkdir(exist_ok=True)
                 (settings.run_dir / stage).rename(aside / stage)
