@@ -9,6 +9,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -260,7 +261,24 @@ def facts_of(logits: Tensor, tokens: Tensor) -> tuple[list[float], list[float]]:
     return logprobs, entropies
 
 
-def read_prompts(lm: LanguageModel, prompts: list[list[int]]) -> tuple[DynamicCache, Tensor]:
+class _Read(Exception):
+    """Raised when the cache has the keys and values of every layer."""
+
+
+class PromptCache(DynamicCache):
+    """A cache that, while `reading`, ends the pass as soon as its last layer is filled: what that layer goes on to
+    compute at the prompt's tokens nobody looks at."""
+
+    reading = False
+
+    def update(self, key_states, value_states, layer_idx, *args, **kwargs):
+        found = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        if self.reading and layer_idx == len(self.layers) - 1:
+            raise _Read
+        return found
+
+
+def read_prompts(lm: LanguageModel, prompts: list[list[int]]) -> tuple[PromptCache, Tensor]:
     """Read each prompt up to its last token, which the next pass gives together with what follows.
 
     Rows are padded on the right: no token sees what comes after it, so the pass needs no mask and computes the lower
@@ -271,14 +289,17 @@ def read_prompts(lm: LanguageModel, prompts: list[list[int]]) -> tuple[DynamicCa
         The cache, and which of its slots hold a token of the row [batch, length].
     """
     rows = [prompt[:-1] for prompt in prompts]
-    cache, length = DynamicCache(config=lm.model.config), max(map(len, rows))
+    cache, length = PromptCache(config=lm.model.config), max(map(len, rows))
     window = getattr(lm.model.config.get_text_config(), "sliding_window", None) or length
     left = window < length
     ids = torch.tensor([padded(row, length, lm.tokenizer.pad_token_id, left) for row in rows], device=lm.device)
     mask = torch.tensor([padded([1] * len(row), length, 0, left) for row in rows], device=lm.device)
     where = {"attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)} if left else {}
     if length:
-        lm.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **where)
+        cache.reading = True
+        with suppress(_Read):
+            lm.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **where)
+        cache.reading = False
     return cache, mask
 
 
