@@ -354,8 +354,8 @@ def write_lines(path: Path, records: list[dict]) -> None:
     write_atomic(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
-CONVERSATIONS = {"train": 160, "dev": 60, "test": 100}
-ENTITIES = {"train": 170, "dev": 60, "test": 100}
+CONVERSATIONS = {"train": 160, "dev": 60, "test": 60}
+ENTITIES = {"train": 170, "dev": 80, "test": 80}
 
 
 def make_quickstart_data(out: Path, seed: int = 0) -> None:
