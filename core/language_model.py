@@ -7,7 +7,7 @@ depends on the seed and its prompt alone, not on the batch it happened to be in.
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -180,9 +180,35 @@ def harmless(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
     return text
 
 
-def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[int]:
-    """Token ids of a chat prompt up to where the answer begins; the template alone places a BOS."""
-    return tokenizer.apply_chat_template(fitting(tokenizer, messages), add_generation_prompt=True, return_dict=False)
+def chat_ids(tokenizer: PreTrainedTokenizerBase, chats: Sequence[list[Message]]) -> list[list[int]]:
+    """Token ids of chat prompts up to where the answer begins; the template alone places a BOS.
+
+    Many at once take a quarter of the time of one by one.
+    """
+    fitted = [fitting(tokenizer, messages) for messages in chats]
+    return tokenizer.apply_chat_template(fitted, add_generation_prompt=True, return_dict=False) if fitted else []
+
+
+def prompts_that_fit(
+    lm: LanguageModel, chats: Sequence[Callable[[int], list[Message] | None]], room: int
+) -> list[tuple[list[int], int]]:
+    """Prompts with as little left out as leaves `room` tokens free.
+
+    Args:
+        lm: the model.
+        chats: for each prompt, what its messages are when so many parts are left out; None when no more can be.
+        room: tokens to leave free.
+
+    Returns:
+        Token ids and number of parts left out, for each prompt; longer than the context where nothing helps.
+    """
+    found = []
+    for ids, chat in zip(chat_ids(lm.tokenizer, [chat(0) for chat in chats]), chats, strict=True):
+        cut = 0
+        while len(ids) + room > lm.context and (shorter := chat(cut + 1)) is not None:
+            ids, cut = chat_ids(lm.tokenizer, [shorter])[0], cut + 1
+        found.append((ids, cut))
+    return found
 
 
 def reply_ids(lm: LanguageModel, text: str) -> list[int]:

@@ -7,30 +7,34 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from core.language_model import Decoded, LanguageModel, Pick, chat_ids, decode, each_batch, greedy
-from core.records import Candidate, Turn
+from core.language_model import Decoded, LanguageModel, Pick, decode, each_batch, greedy, prompts_that_fit
+from core.records import Candidate, Message, Turn
 from core.runtime import log, seed_of
 from rewriter.prompts import INSTRUCTION, normalised, read_rewrite, rewrite_messages
 
 
-def prompt_of(lm: LanguageModel, turn: Turn, instruction: str, room: int) -> tuple[list[int], int]:
-    """Token ids of a turn's rewrite prompt, with the oldest messages left out where the context is too short.
+def prompts_of(lm: LanguageModel, turns: Sequence[Turn], instruction: str, room: int) -> list[tuple[list[int], int]]:
+    """Token ids of turns' rewrite prompts, with the oldest messages left out where the context is too short.
 
     Args:
         lm: the rewriter.
-        turn: the turn.
+        turns: the turns.
         instruction: system message; empty for the built-in one.
         room: tokens to leave for the output.
 
     Returns:
-        The ids and how many messages were left out.
+        For each turn the ids and how many messages were left out.
     """
-    history = list(turn.history)
-    while True:
-        ids = chat_ids(lm.tokenizer, rewrite_messages(history, turn.question, instruction or INSTRUCTION))
-        if len(ids) + room <= lm.context or not history:
-            return ids, len(turn.history) - len(history)
-        history = history[1:]
+
+    def chat_of(turn: Turn) -> Callable[[int], list[Message] | None]:
+        def chat(cut: int) -> list[Message] | None:
+            if cut > len(turn.history):
+                return None
+            return rewrite_messages(list(turn.history[cut:]), turn.question, instruction or INSTRUCTION)
+
+        return chat
+
+    return prompts_that_fit(lm, [chat_of(turn) for turn in turns], room)
 
 
 def sampler(noise: Tensor, temperature: float, top_p: float) -> Pick:
@@ -82,7 +86,7 @@ def sample_rewrites(
         For each turn its distinct candidates in the order they came (`normalised` decides what is the same), and
         counts: `empty` and `cut` samples, `merged` duplicates, `messages_left_out` of the prompt.
     """
-    prompts, left_out = zip(*(prompt_of(lm, turn, instruction, max_new_tokens) for turn in turns), strict=True)
+    prompts, left_out = zip(*prompts_of(lm, turns, instruction, max_new_tokens), strict=True)
     sampled: list[list[Decoded]] = [[]] * len(turns)
 
     def sample(batch: list[int]) -> None:
@@ -121,7 +125,7 @@ def noise_of(seed: int, turn_id: str, n: int, steps: int) -> Tensor:
 
 def best_rewrites(lm: LanguageModel, turns: list[Turn], max_new_tokens: int, instruction: str = "") -> list[str]:
     """The most likely rewrite of each turn (greedy); the question itself where the model says nothing."""
-    prompts = [prompt_of(lm, turn, instruction, max_new_tokens)[0] for turn in turns]
+    prompts = [ids for ids, _ in prompts_of(lm, turns, instruction, max_new_tokens)]
     texts = [""] * len(turns)
 
     def rewrite(batch: list[int]) -> None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from core.language_model import LanguageModel, each_batch, reply_ids, score_continuations
-from scoring.generator import Reading, prompt_of
+from scoring.generator import Reading, prompts_of
 from scoring.prompts import ABSTAIN
 
 REFUSAL = "NO-RESPONSE"
@@ -29,7 +29,7 @@ def no_res_probs(
     if abstention == "first_token":
         refusal = refusal[:1]
     distinct = list(dict.fromkeys(readings))
-    prompts = [prompt_of(lm, reading, len(refusal), ABSTAIN)[0] for reading in distinct]
+    prompts = [ids for ids, _ in prompts_of(lm, distinct, len(refusal), ABSTAIN)]
     found = [0.0] * len(distinct)
 
     def read(batch: list[int]) -> None:

@@ -4,15 +4,15 @@ Duplicates are computed once: a (question, document list) in the grounded pass, 
 ungrounded one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from core.language_model import (
     Decoded,
     LanguageModel,
-    chat_ids,
     decode,
     each_batch,
+    prompts_that_fit,
     score_continuations,
 )
 from core.records import Message, TokenStats
@@ -48,18 +48,33 @@ class Answered:
 
 
 def prompt_of(lm: LanguageModel, reading: Reading, room: int, instruction: str = ANSWER) -> tuple[list[int], int]:
+    """One of `prompts_of`."""
+    return prompts_of(lm, [reading], room, instruction)[0]
+
+
+def prompts_of(
+    lm: LanguageModel, readings: Sequence[Reading], room: int, instruction: str = ANSWER
+) -> list[tuple[list[int], int]]:
     """Prompt ids with documents left out from the last one back, then messages from the oldest, until `room` tokens
     are free.
 
     Returns:
-        The ids and the number of documents left out. The question is never cut.
+        For each reading the ids and the number of documents left out. The question is never cut.
     """
-    documents, history = list(reading.documents), reading.messages
-    while True:
-        ids = chat_ids(lm.tokenizer, answer_messages(history, reading.question, documents, instruction))
-        if len(ids) + room <= lm.context or not (documents or history):
-            return ids, len(reading.documents) - len(documents)
-        documents, history = (documents[:-1], history) if documents else (documents, history[1:])
+
+    def chat_of(reading: Reading) -> Callable[[int], list[Message] | None]:
+        documents, history = list(reading.documents), reading.messages
+
+        def chat(cut: int) -> list[Message] | None:
+            if cut > len(documents) + len(history):
+                return None
+            kept, later = documents[: max(0, len(documents) - cut)], history[max(0, cut - len(documents)) :]
+            return answer_messages(later, reading.question, kept, instruction)
+
+        return chat
+
+    made = prompts_that_fit(lm, [chat_of(reading) for reading in readings], room)
+    return [(ids, min(cut, len(reading.documents))) for reading, (ids, cut) in zip(readings, made, strict=True)]
 
 
 def answer_all(
@@ -80,7 +95,7 @@ def answer_all(
     if not readings:
         return []
     distinct = list(dict.fromkeys(readings))
-    prompts, cut = zip(*(prompt_of(lm, reading, max_new_tokens) for reading in distinct), strict=True)
+    prompts, cut = zip(*prompts_of(lm, distinct, max_new_tokens), strict=True)
     grounded: list[Decoded] = [Decoded()] * len(distinct)
 
     def answer(batch: list[int]) -> None:
@@ -123,7 +138,7 @@ def read_again(
     for number, (reading, _) in enumerate(wanted):
         replies.setdefault(reading, []).append(number)
     readings = list(replies)
-    prompts = [prompt_of(lm, reading, room)[0] for reading in readings]
+    prompts = [ids for ids, _ in prompts_of(lm, readings, room)]
     found: list[Decoded] = [Decoded()] * len(wanted)
 
     def read(batch: list[int]) -> None:

@@ -15,7 +15,7 @@ from scoring import grogu, seper
 from scoring.abstention import no_res_probs
 from scoring.answers import abstains
 from scoring.entailment import Entailment
-from scoring.generator import Reading, answer_all, prompt_of, read_again
+from scoring.generator import Reading, answer_all, prompts_of, read_again
 from scoring.references import answer_logprob, reciprocal_rank
 from scoring.udcg import udcg
 
@@ -68,7 +68,7 @@ class Judge:
         Returns:
             For each item, name -> score; without a value, but with the reason, where there is none.
         """
-        reasons = [self._unusable(item.reading) for item in items]
+        reasons = self._unusable([item.reading for item in items])
         usable = [item for item, reason in zip(items, reasons, strict=True) if not reason]
         columns: dict[str, list[Score]] = {}
         if set(names) & set(grogu.REWARDS):
@@ -87,15 +87,20 @@ class Judge:
             for reason in reasons
         ]
 
-    def _unusable(self, reading: Reading) -> str:
-        """Why a list cannot be judged; empty where it can."""
-        if not reading.documents:
-            return "no documents retrieved"
+    def _unusable(self, readings: Sequence[Reading]) -> list[str]:
+        """Why each list cannot be judged; empty where it can."""
+        bare = [Reading(reading.history, reading.question, ()) for reading in readings]
+        distinct, long = list(dict.fromkeys(bare)), set()
         if self.lm is not None:
-            prompt, _ = prompt_of(self.lm, Reading(reading.history, reading.question, ()), self.max_new_tokens)
-            if len(prompt) + self.max_new_tokens > self.lm.context:
-                return "the question does not fit the generator's context"
-        return ""
+            prompts = prompts_of(self.lm, distinct, self.max_new_tokens)
+            room = self.lm.context - self.max_new_tokens
+            long = {reading for reading, (ids, _) in zip(distinct, prompts, strict=True) if len(ids) > room}
+        return [
+            "no documents retrieved" if not reading.documents
+            else "the question does not fit the generator's context" if question in long
+            else ""
+            for reading, question in zip(readings, bare, strict=True)
+        ]  # fmt: skip
 
     def _grogu(self, items: Sequence[Item], names: Sequence[str]) -> dict[str, list[Score]]:
         rule = self.rule
@@ -185,7 +190,7 @@ class Judge:
         """Sample the answers of readings that are not known yet; what a sample says follows from seed and reading."""
         rule = self.rule
         new = [reading for reading in dict.fromkeys(readings) if reading not in self._believed]
-        prompts = [prompt_of(self.lm, reading, rule.sample_tokens)[0] for reading in new]
+        prompts = [ids for ids, _ in prompts_of(self.lm, new, rule.sample_tokens)]
 
         def sample(batch: list[int]) -> None:
             noise = torch.cat([noise_of(self.seed, repr(new[i]), rule.samples, rule.sample_tokens) for i in batch])

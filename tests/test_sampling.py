@@ -8,7 +8,7 @@ import torch
 from core.language_model import chat_ids, load_language_model
 from core.records import Turn
 from rewriter.prompts import read_rewrite, rewrite_messages
-from rewriter.sampling import best_rewrites, prompt_of, sample_rewrites, sampler
+from rewriter.sampling import best_rewrites, prompts_of, sample_rewrites, sampler
 
 TURNS = [
     Turn("a_1", (), "When was Talpa Nalra born?"),
@@ -49,7 +49,7 @@ def test_samples_follow_the_distribution():
 
 
 def test_greedy_equals_generate(lm):
-    ids = chat_ids(lm.tokenizer, rewrite_messages([], TURNS[0].question))
+    ids = chat_ids(lm.tokenizer, [rewrite_messages([], TURNS[0].question)])[0]
     plain = lm.model.generate(
         torch.tensor([ids]), max_new_tokens=8, do_sample=False, pad_token_id=lm.tokenizer.pad_token_id
     )
@@ -58,9 +58,9 @@ def test_greedy_equals_generate(lm):
 
 
 def test_a_long_history_loses_its_oldest_messages_and_says_so(lm, monkeypatch):
-    full, _ = prompt_of(lm, TURNS[1], "", 8)
+    full, _ = prompts_of(lm, [TURNS[1]], "", 8)[0]
     monkeypatch.setattr(lm.model.config, "max_position_embeddings", len(full) + 7)
-    shorter, left_out = prompt_of(lm, TURNS[1], "", 8)
+    shorter, left_out = prompts_of(lm, [TURNS[1]], "", 8)[0]
     assert left_out == 1 and len(shorter) < len(full) and "And the pet?" in lm.tokenizer.decode(shorter)
 
 
