@@ -59,8 +59,9 @@ def per_query(qrels: Qrels, run: Run, names: Sequence[str] = DEFAULT) -> dict[st
     measures = {measure_of(name, grades): name for name in names if name != RETRIEVED}
     wanted = measures.keys() | (retrieved.keys() if RETRIEVED in names else set())
     values = {name: dict.fromkeys(judged, 0.0) for name in [*names, "MAP", "found"]}
-    if found:
-        for one in ir_measures.iter_calc(list(wanted), judged, found):
+    own_gains = {measure for measure in wanted if measure.NAME == "nDCG" and isinstance(measure["gains"], dict)}
+    for some in (wanted - own_gains, own_gains) if found else ():  # together, ir_measures mixes their gains up
+        for one in ir_measures.iter_calc(list(some), judged, found) if some else ():
             for name in {measures.get(one.measure), retrieved.get(one.measure)} - {None}:
                 values[name][one.query_id] = float(one.value)
     if RETRIEVED in names:

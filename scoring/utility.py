@@ -255,11 +255,12 @@ def judge_file(arguments: argparse.Namespace) -> None:
     write_json(plan, asked)
     with part.open("a", encoding="utf-8") as handle, Progress("utility", len(items), "items") as progress:
         progress.advance(len(done))
-        for start in range(len(done), len(items), BATCH):
+        for start in range(len(done) // BATCH * BATCH, len(items), BATCH):  # whole batches give the same digits
             made = score_all(
                 items[start : start + BATCH], reward, lm, arguments.model, arguments.max_new_tokens,
                 arguments.batch_tokens, arguments.seed, **options,
             )  # fmt: skip
+            made = made[max(0, len(done) - start) :]
             handle.writelines(json.dumps(item, ensure_ascii=False, allow_nan=False) + "\n" for item in made)
             handle.flush()
             done += made
