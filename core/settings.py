@@ -305,10 +305,21 @@ def refuse_unknown(keys: dict[str, str]) -> None:
                 )
 
 
+class OnceLoader(yaml.SafeLoader):
+    """YAML in which a key stands once: of two sections by one name the first would be lost without a word."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [str(key.value) for key, _ in node.value]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"the key `{twice}` stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def keys_of_yaml(path: Path) -> dict[str, str]:
     """Dotted keys of a settings file."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), OnceLoader)
     except OSError as error:
         raise InputError(f"--config {path}: cannot be read ({error.strerror}).") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:

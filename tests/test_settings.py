@@ -103,6 +103,13 @@ def test_a_yaml_with_an_unknown_key_is_refused(tmp_path):
         read_settings("", ["--config", str(path)])
 
 
+def test_a_section_that_stands_twice_is_refused(tmp_path):
+    path = tmp_path / "bad.yaml"
+    path.write_text("run:\n  dir: x\nrewriter:\n  model: m\nrun:\n  seed: 2\n")
+    with pytest.raises(InputError, match="the key `run` stands twice"):
+        read_settings("", ["--config", str(path)])
+
+
 def test_help_is_quick():
     start = time.monotonic()
     assert "--pairs.drop_fraction" in finish([sys.executable, "train/dpo.py", "--help"])
