@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from core.batches import batches_by_tokens
 from core.errors import InputError
-from core.language_model import batches_by_tokens
 
 
 def mean(states: Tensor, mask: Tensor) -> Tensor:

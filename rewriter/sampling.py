@@ -7,7 +7,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from core.language_model import Decoded, LanguageModel, Pick, decode, each_batch, greedy, prompts_that_fit
+from core.batches import each_batch
+from core.chat import prompts_that_fit
+from core.decoding import Decoded, Pick, decode, greedy
+from core.language_model import LanguageModel
 from core.records import Candidate, Message, Turn
 from core.runtime import log, seed_of
 from rewriter.prompts import INSTRUCTION, normalised, read_rewrite, rewrite_messages

@@ -3,7 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from core.language_model import LanguageModel, each_batch, reply_ids, score_continuations
+from core.batches import each_batch
+from core.chat import reply_ids
+from core.decoding import score_continuations
+from core.language_model import LanguageModel
 from scoring.generator import Reading, prompts_of
 from scoring.prompts import ABSTAIN
 

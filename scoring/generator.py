@@ -7,14 +7,10 @@ ungrounded one.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from core.language_model import (
-    Decoded,
-    LanguageModel,
-    decode,
-    each_batch,
-    prompts_that_fit,
-    score_continuations,
-)
+from core.batches import each_batch
+from core.chat import prompts_that_fit
+from core.decoding import Decoded, decode, score_continuations
+from core.language_model import LanguageModel
 from core.records import Message, TokenStats
 from scoring.prompts import ANSWER, answer_messages
 

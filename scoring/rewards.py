@@ -7,7 +7,10 @@ from statistics import fmean, pstdev
 
 import torch
 
-from core.language_model import LanguageModel, decode, each_batch, reply_ids
+from core.batches import each_batch
+from core.chat import reply_ids
+from core.decoding import decode
+from core.language_model import LanguageModel
 from core.records import Score
 from core.settings import ScoringSettings
 from rewriter.sampling import noise_of, sampler

@@ -19,7 +19,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )  # fmt: skip
 
-from core.language_model import PLAIN_TEMPLATE, LanguageModel, reply_ids
+from core.chat import reply_ids
+from core.language_model import PLAIN_TEMPLATE, LanguageModel
 from core.settings import ScoringSettings
 from scoring.generator import Reading, answer_all, prompt_of
 from scoring.rewards import Item, Judge

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.language_model import batches_by_tokens
+from core.batches import batches_by_tokens
 from scoring.generator import Reading, answer_all, prompt_of
 from tests.oracle import plain_scores
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from core.language_model import entropy_of
+from core.decoding import entropy_of
 from core.records import TokenStats
 from scoring.grogu import key_tokens, score_of, utility
 

@@ -59,7 +59,7 @@ def test_without_documents_there_is_a_reason(lm):
 
 
 def test_answer_logprob_equals_a_plain_sum(lm):
-    from core.language_model import reply_ids
+    from core.chat import reply_ids
 
     answer, expected = reply_ids(lm, "Port Verna"), 0.0
     weights = torch.tensor([2.0, 1.0]).softmax(0)

@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 import torch
 
-from core.language_model import chat_ids, load_language_model
+from core.chat import chat_ids
+from core.language_model import load_language_model
 from core.records import Turn
 from rewriter.prompts import read_rewrite, rewrite_messages
 from rewriter.sampling import best_rewrites, prompts_of, sample_rewrites, sampler

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.artifacts import Stage
+from core.chat import fitting
 from core.errors import InputError
-from core.language_model import fitting
 from core.runtime import log
 
 

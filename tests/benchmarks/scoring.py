@@ -171,7 +171,7 @@ def measure(case: str, way: str, turns: int, folder: Path) -> dict:
     if way == "plain":
         done = [plain_scores(lm, reading, NEW_TOKENS[case]) for reading in readings]
     elif way == "plain udcg":
-        from core.language_model import reply_ids
+        from core.chat import reply_ids
 
         refusal = reply_ids(lm, "NO-RESPONSE")[:1]
         done = [plain_no_res(lm, reading, refusal, "first_token") for reading in readings]

@@ -1,0 +1,53 @@
+"""Batches by token budget, and work on them: on a CPU several at once."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from core.language_model import LanguageModel
+
+
+def batches_by_tokens(lengths: list[int], budget: int) -> list[list[int]]:
+    """Positions grouped so that rows times longest row stays within a budget; longest first.
+
+    Args:
+        lengths: tokens of each item.
+        budget: most tokens of a padded batch; an item longer than that goes alone.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    batches: list[list[int]] = []
+    for i in order:
+        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= budget:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches
+
+
+def each_batch(lm: LanguageModel, lengths: list[int], budget: int, work: Callable[[list[int]], None]) -> None:
+    """Do some work in batches of at most `budget` tokens: on a CPU several batches at once, one per core.
+
+    A small model keeps two cores busier with two batches than with one, whose threads wait for each other at every
+    operation.
+
+    Args:
+        lm: the model, to know its device.
+        lengths: tokens of each item.
+        budget: most tokens in work at once.
+        work: is given positions of `lengths`.
+    """
+    if not lengths:
+        return
+    workers = torch.get_num_threads() if lm.device.type == "cpu" else 1
+    batches = batches_by_tokens(lengths, max(1, min(budget, sum(lengths)) // workers))
+    if workers == 1 or len(batches) == 1:
+        for batch in batches:
+            work(batch)
+        return
+    try:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for done in [pool.submit(work, batch) for batch in batches]:
+                done.result()
+    finally:
+        torch.set_num_threads(workers)

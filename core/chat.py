@@ -1,0 +1,82 @@
+"""Chat prompts as token ids, by the model's own chat template."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from core.language_model import LanguageModel
+from core.records import Message
+
+
+def fitting(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[Message]:
+    """The messages as the model's chat template takes them.
+
+    Control tokens in their texts are broken up; without a system role, the system text heads the user message.
+    """
+    messages = [message | {"content": harmless(tokenizer, message["content"])} for message in messages]
+    if messages[0]["role"] != "system":
+        return messages
+    try:
+        tokenizer.apply_chat_template(messages[:2], tokenize=False)
+    except TemplateError:
+        merged = {"role": "user", "content": messages[0]["content"] + "\n\n" + messages[1]["content"]}
+        return [merged, *messages[2:]]
+    return messages
+
+
+@lru_cache(maxsize=8)
+def control_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The texts that the tokenizer turns into control tokens wherever they stand."""
+    return [token.content for token in tokenizer.added_tokens_decoder.values() if len(token.content) > 1]
+
+
+def harmless(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+    """A text whose control tokens ("<|im_end|>") are broken by a blank: no document ends its turn or opens another."""
+    for token in control_tokens(tokenizer):
+        if token in text:
+            text = text.replace(token, f"{token[0]} {token[1:]}")
+    return text
+
+
+def chat_ids(tokenizer: PreTrainedTokenizerBase, chats: Sequence[list[Message]]) -> list[list[int]]:
+    """Token ids of chat prompts up to where the answer begins; the template alone places a BOS.
+
+    Many at once take a quarter of the time of one by one.
+    """
+    fitted = [fitting(tokenizer, messages) for messages in chats]
+    return tokenizer.apply_chat_template(fitted, add_generation_prompt=True, return_dict=False) if fitted else []
+
+
+def prompts_that_fit(
+    lm: LanguageModel, chats: Sequence[Callable[[int], list[Message] | None]], room: int
+) -> list[tuple[list[int], int]]:
+    """Prompts with as little left out as leaves `room` tokens free.
+
+    Args:
+        lm: the model.
+        chats: for each prompt, what its messages are when so many parts are left out; None when no more can be.
+        room: tokens to leave free.
+
+    Returns:
+        Token ids and number of parts left out, for each prompt; longer than the context where nothing helps.
+    """
+    found = []
+    for ids, chat in zip(chat_ids(lm.tokenizer, [chat(0) for chat in chats]), chats, strict=True):
+        cut = 0
+        while len(ids) + room > lm.context and (shorter := chat(cut + 1)) is not None:
+            ids, cut = chat_ids(lm.tokenizer, [shorter])[0], cut + 1
+        found.append((ids, cut))
+    return found
+
+
+def reply_ids(lm: LanguageModel, text: str) -> list[int]:
+    """Token ids of a reply as the model's template places it after a prompt, end-of-turn tokens left out."""
+    messages = fitting(lm.tokenizer, [{"role": "user", "content": "?"}])
+    prompt = lm.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    reply = [*messages, {"role": "assistant", "content": harmless(lm.tokenizer, text)}]
+    ids = lm.tokenizer.apply_chat_template(reply, return_dict=False)[len(prompt) :]
+    while ids and (ids[-1] in lm.stop_ids or not lm.tokenizer.decode([ids[-1]]).strip()):
+        ids = ids[:-1]
+    return ids

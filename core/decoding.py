@@ -1,0 +1,295 @@
+"""Decoding, and reading what is given, with each token's log-probability and entropy.
+
+Ours and not `generate`, for three reasons: the log-probability and entropy of every step are taken from the raw logits
+as they appear (nothing is kept of them), the samples of one prompt share its pass, and a sample depends on the seed
+and its prompt alone, not on the batch it happened to be in.
+"""
+
+import copy
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from core.batches import batches_by_tokens
+from core.language_model import LanguageModel
+
+FACTS = 1 << 22  # numbers of a float32 copy of logits
+READ = 1024  # tokens that a CPU reads in one pass, if a row is not longer
+LOGITS = (1 << 24, 1 << 28)  # most numbers of the logits of one pass, on a CPU and on a GPU
+
+
+@dataclass
+class Decoded:
+    """One decoded sequence, without its end-of-turn token.
+
+    `logprobs` and `entropies` [T] are of the raw distribution at each token, in nats; `ended` tells whether the model
+    ended the turn itself, `end_logprob` is then that token's log-probability.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    entropies: list[float] = field(default_factory=list)
+    ended: bool = False
+    end_logprob: float = 0.0
+
+
+Pick = Callable[[Tensor, int, Tensor], Tensor]
+"""Chooses the next tokens: (log-probabilities [rows, vocabulary], step, numbers of the rows [rows]) -> ids [rows]."""
+
+
+def greedy(logprobs: Tensor, step: int, numbers: Tensor) -> Tensor:
+    """The most likely token of each row."""
+    return logprobs.argmax(-1)
+
+
+def entropy_of(logprobs: Tensor) -> Tensor:
+    """Entropy in nats of each row of log-probabilities [rows, vocabulary]; impossible tokens add 0.
+
+    H = -sum p log p, in float32 (METHODS of GROGU, arXiv 2601.23129).
+    """
+    return -(logprobs.exp() * logprobs.clamp(min=torch.finfo(logprobs.dtype).min)).sum(-1)
+
+
+def facts_of(logits: Tensor, tokens: Tensor) -> tuple[list[float], list[float]]:
+    """Log-probability of one token in each row of logits, and the row's entropy; in float32, a few rows at a time.
+
+    Args:
+        logits: [rows, vocabulary], raw.
+        tokens: [rows].
+    """
+    size = max(1, FACTS // logits.shape[-1])
+    logprobs, entropies = [], []
+    for start in range(0, len(logits), size):
+        part = logits[start : start + size].float().log_softmax(-1)
+        logprobs += part.gather(-1, tokens[start : start + size, None])[:, 0].tolist()
+        entropies += entropy_of(part).tolist()
+    return logprobs, entropies
+
+
+class _Read(Exception):
+    """Raised when the cache has the keys and values of every layer."""
+
+
+class PromptCache(DynamicCache):
+    """A cache that, while `reading`, ends the pass as soon as its last layer is filled: what that layer goes on to
+    compute at the prompt's tokens nobody looks at."""
+
+    reading = False
+
+    def update(self, key_states, value_states, layer_idx, *args, **kwargs):
+        found = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        if self.reading and layer_idx == len(self.layers) - 1:
+            raise _Read
+        return found
+
+
+def read_prompts(lm: LanguageModel, prompts: list[list[int]], room: int) -> tuple[PromptCache, Tensor]:
+    """Read each prompt up to its last token, which the next pass gives together with what follows.
+
+    Rows are padded on the right: no token sees what comes after it, so the pass needs no mask and computes the lower
+    triangle alone. A model with a sliding window shorter than the rows counts its window in slots of the cache; its
+    rows are padded on the left, where the slots of a row stand together.
+
+    On a CPU a few rows are read at a time (`READ`), so that what one operation writes is still in the processor's
+    cache when the next one reads it; their keys and values then stand together for what follows.
+
+    Args:
+        lm: the model.
+        prompts: token ids of each prompt, best sorted by length.
+        room: most tokens that will follow a prompt, its last one counted in.
+
+    Returns:
+        The cache, and which of its slots hold a token of the row [batch, length].
+    """
+    rows = [prompt[:-1] for prompt in prompts]
+    length = max(map(len, rows))
+    window = getattr(lm.model.config.get_text_config(), "sliding_window", None) or length
+    left = window < length
+    mask = torch.tensor([padded([1] * len(row), length, 0, left) for row in rows], device=lm.device)
+    empty = PromptCache(config=lm.model.config)
+    plain = all(type(layer) is DynamicLayer for layer in empty.layers)
+    if left or not plain or not all(rows) or lm.device.type != "cpu":
+        return read_rows(lm, rows, left), mask
+    parts: list[list[list[int]]] = []
+    for row in rows:
+        if not parts or (len(parts[-1]) + 1) * max(len(parts[-1][0]), len(row)) > READ:
+            parts.append([])
+        parts[-1].append(row)
+    return side_by_side([read_rows(lm, part) for part in parts], room), mask
+
+
+def read_rows(lm: LanguageModel, rows: list[list[int]], left: bool = False) -> PromptCache:
+    """The cache of one pass over whole rows, padded to the longest."""
+    cache, length = PromptCache(config=lm.model.config), max(map(len, rows))
+    ids = torch.tensor([padded(row, length, lm.tokenizer.pad_token_id, left) for row in rows], device=lm.device)
+    where = {}
+    if left:
+        mask = torch.tensor([padded([1] * len(row), length, 0, left) for row in rows], device=lm.device)
+        where = {"attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
+    if length:
+        cache.reading = True
+        with suppress(_Read):
+            lm.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **where)
+        cache.reading = False
+    return cache
+
+
+class RoomyLayer(DynamicLayer):
+    """Keys and values in tensors with room for more tokens, which are written there; `DynamicLayer` copies all that
+    went before at every token."""
+
+    def __init__(self, keys: Tensor, values: Tensor, length: int):
+        super().__init__()
+        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
+        self.whole = (keys, values)
+        self._show(length)
+
+    def _show(self, length: int) -> None:
+        self.keys, self.values = (whole[:, :, :length] for whole in self.whole)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+        start = self.get_seq_length()
+        end = start + key_states.shape[-2]
+        for whole, states in zip(self.whole, (key_states, value_states), strict=True):
+            whole[:, :, start:end] = states
+        self._show(end)
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        length, self.whole = self.get_seq_length(), tuple(whole[indices] for whole in self.whole)
+        self._show(length)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        length = self.get_seq_length()
+        self.whole = tuple(whole.repeat_interleave(repeats, 0) for whole in self.whole)
+        self._show(length)
+
+
+def side_by_side(caches: list[PromptCache], room: int) -> PromptCache:
+    """One cache with the rows of all, padded on the right, and room for more tokens; the given ones are emptied."""
+    length = max(cache.get_seq_length() for cache in caches)
+    whole = copy.copy(caches[0])
+    whole.layers = [joined([cache.layers[i] for cache in caches], length, room) for i in range(len(whole.layers))]
+    return whole
+
+
+def joined(layers: list[DynamicLayer], length: int, room: int) -> RoomyLayer:
+    rows, (_, heads, _, size) = sum(len(layer.keys) for layer in layers), layers[0].keys.shape
+    keys, values = (layers[0].keys.new_empty(rows, heads, length + room, size) for _ in range(2))
+    start = 0
+    for layer in layers:
+        end, tokens = start + len(layer.keys), layer.get_seq_length()
+        for whole, part in ((keys, layer.keys), (values, layer.values)):
+            whole[start:end, :, :tokens] = part
+            whole[start:end, :, tokens:length] = 0
+        layer.keys = layer.values = None
+        start = end
+    return RoomyLayer(keys, values, length)
+
+
+@torch.inference_mode()
+def decode(
+    lm: LanguageModel, prompts: list[list[int]], max_new_tokens: int, pick: Pick = greedy, samples: int = 1
+) -> list[list[Decoded]]:
+    """Continue each prompt.
+
+    Args:
+        lm: the model.
+        prompts: token ids of each prompt, of any lengths.
+        max_new_tokens: longest continuation.
+        pick: chooses the next tokens; rows are numbered prompt by prompt (`prompt * samples + sample`).
+        samples: continuations per prompt; they share the pass over it.
+
+    Returns:
+        `samples` sequences for each prompt.
+    """
+    cache, mask = read_prompts(lm, prompts, max_new_tokens)
+    if samples > 1:
+        cache.batch_repeat_interleave(samples)
+        mask = mask.repeat_interleave(samples, 0)
+    position = mask.sum(-1, keepdim=True)
+    tokens = torch.tensor([prompt[-1] for prompt in prompts], device=lm.device).repeat_interleave(samples)
+    rows = [Decoded() for _ in range(len(prompts) * samples)]
+    numbers = torch.arange(len(rows), device=lm.device)  # of the rows that are still in the batch
+    running = torch.ones_like(numbers, dtype=torch.bool)
+    stop = torch.tensor(lm.stop_ids, device=lm.device)
+    for step in range(max_new_tokens):
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], -1)
+        where = {"attention_mask": mask, "position_ids": position}
+        logits = lm.model(input_ids=tokens[:, None], past_key_values=cache, use_cache=True, **where).logits[:, -1]
+        position = position + 1
+        logprobs = logits.float().log_softmax(-1)
+        tokens = pick(logprobs, step, numbers)
+        ends = torch.isin(tokens, stop)
+        chosen = logprobs.gather(-1, tokens[:, None])[:, 0]
+        columns = (numbers, tokens, ends, running, chosen, entropy_of(logprobs))
+        for number, token, end, alive, logprob, entropy in zip(*(c.tolist() for c in columns), strict=True):
+            if alive and end:
+                rows[number].ended, rows[number].end_logprob = True, logprob
+            elif alive:
+                rows[number].ids.append(token)
+                rows[number].logprobs.append(logprob)
+                rows[number].entropies.append(entropy)
+        running &= ~ends
+        if not running.any():
+            break
+        if running.sum() <= 0.75 * len(running):  # let go of the rows that have ended
+            kept = running.nonzero()[:, 0]
+            cache.batch_select_indices(kept)
+            numbers, tokens, mask, position, running = (t[kept] for t in (numbers, tokens, mask, position, running))
+    return [rows[i * samples : (i + 1) * samples] for i in range(len(prompts))]
+
+
+@torch.inference_mode()
+def score_continuations(
+    lm: LanguageModel, prompts: list[list[int]], continuations: list[list[list[int]]]
+) -> list[list[Decoded]]:
+    """Entropy and log-probability at each token of given continuations; those of one prompt share the pass over it.
+
+    Args:
+        lm: the model.
+        prompts: token ids of each prompt.
+        continuations: for each prompt, continuations of at least one token.
+
+    Returns:
+        For each prompt and continuation its `logprobs` and `entropies`. Logits exist at the continuations' positions
+        alone, and of no more than `LOGITS` numbers at once.
+    """
+    cache, mask = read_prompts(lm, prompts, max(len(row) for rows in continuations for row in rows))
+    flat = [(owner, row) for owner, rows in enumerate(continuations) for row in rows]
+    made = [Decoded(row) for _, row in flat]
+    room = LOGITS[lm.device.type == "cuda"] // lm.model.config.get_text_config().vocab_size
+    parts = batches_by_tokens([len(row) for _, row in flat], room)
+    for number, part in enumerate(parts, 1):
+        owners = torch.tensor([flat[i][0] for i in part], device=lm.device)
+        own, before = cache if number == len(parts) else copy.deepcopy(cache), mask[owners]
+        if owners.tolist() != list(range(len(prompts))):
+            own.batch_select_indices(owners)
+        length = max(len(flat[i][1]) for i in part)
+        given = [padded([prompts[flat[i][0]][-1], *flat[i][1]], length + 1) for i in part]
+        given = torch.tensor(given, device=lm.device)
+        there = torch.tensor([padded([1] * len(flat[i][1]), length) for i in part], device=lm.device)
+        logits = lm.model(
+            input_ids=given[:, :-1],
+            attention_mask=torch.cat([before, there], -1),
+            position_ids=before.sum(-1, keepdim=True) + torch.arange(length, device=lm.device),
+            past_key_values=own,
+            use_cache=True,
+        ).logits
+        logprobs, entropies = facts_of(logits.flatten(0, 1), given[:, 1:].flatten())
+        for k, i in enumerate(part):
+            mine = slice(k * length, k * length + len(flat[i][1]))
+            made[i].logprobs, made[i].entropies = logprobs[mine], entropies[mine]
+    results = iter(made)
+    return [[next(results) for _ in rows] for rows in continuations]
+
+
+def padded(row: list[int], length: int, filler: int = 0, left: bool = False) -> list[int]:
+    """The row with fillers at its end, or on its left."""
+    fillers = [filler] * (length - len(row))
+    return fillers + row if left else row + fillers
