@@ -1,11 +1,14 @@
 """Batches by token budget, and work on them: on a CPU several at once."""
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 from core.language_model import LanguageModel
+
+SLACK = 1.05  # of batches of even size, for what their padding takes
 
 
 def batches_by_tokens(lengths: list[int], budget: int) -> list[list[int]]:
@@ -40,7 +43,9 @@ def each_batch(lm: LanguageModel, lengths: list[int], budget: int, work: Callabl
     if not lengths:
         return
     workers = torch.get_num_threads() if lm.device.type == "cpu" else 1
-    batches = batches_by_tokens(lengths, max(1, min(budget, sum(lengths)) // workers))
+    rounds = math.ceil(sum(lengths) / budget)
+    even = math.ceil(SLACK * sum(lengths) / (rounds * workers))  # so that no core is idle in the last round
+    batches = batches_by_tokens(lengths, max(1, min(budget // workers, even)))
     if workers == 1 or len(batches) == 1:
         for batch in batches:
             work(batch)

@@ -16,8 +16,8 @@ from typing import Any
 from core.artifacts import write_atomic
 from core.errors import InputError
 from core.runtime import run_command
+from core.trec import Qrels, Run, read_qrels, read_run
 from retrieval.metrics import DEFAULT, Comparison, compare_all, per_query
-from retrieval.trec import Qrels, Run, read_qrels, read_run
 
 
 def count(qrels: Qrels, run: Run) -> dict[str, int]:

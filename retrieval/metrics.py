@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.errors import InputError
-from retrieval.trec import Qrels, Run
+from core.trec import Qrels, Run
 
 DEFAULT = ("MRR@10", "MRR", "MAP", "nDCG@3", "R@10", "R@100", "Success@1")
 RETRIEVED = "MAP(retrieved)"

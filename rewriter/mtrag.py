@@ -13,7 +13,8 @@ from pathlib import Path
 
 from core.errors import InputError
 from core.records import Message, Turn
-from rewriter.published import Fields, gathered, read_qrels, read_records
+from core.trec import read_qrels
+from rewriter.published import Fields, gathered, read_records
 
 ROLES = {"user": "user", "agent": "assistant"}
 ANSWERED = {"ANSWERABLE", "PARTIAL"}  # elsewhere the target says that there is no answer, or makes conversation

@@ -10,6 +10,7 @@ from typing import Any
 from core.artifacts import read_json_lines
 from core.errors import InputError, short
 from core.records import Message, Turn
+from core.trec import read_qrels
 
 Gold = dict[tuple[int, int], dict[str, int]]  # (conversation, turn) -> document -> grade
 NUMBERS = re.compile(r"(\d+)[_-](\d+)$")  # of the query ids `12_3`, `12-3` and `QReCC-Test_12_3`
@@ -139,30 +140,6 @@ def gathered(path: Path, made: Iterable[tuple[Fields, Turn]]) -> list[Turn]:
     if not turns:
         raise InputError(f"{path}: no turns in it.")
     return list(turns.values())
-
-
-def read_qrels(path: Path) -> dict[str, dict[str, int]]:
-    """Relevance judgements as TREC (`query 0 document grade`) or BEIR (`query-id corpus-id score`) writes them.
-
-    Returns:
-        query -> document -> grade.
-
-    Raises:
-        InputError: a line has another form (file, line), or there is none.
-    """
-    qrels: dict[str, dict[str, int]] = {}
-    for number, line in enumerate(text_of(path).splitlines(), 1):
-        columns = line.split()
-        if not columns or (number == 1 and columns[-1] == "score"):
-            continue
-        if len(columns) not in (3, 4) or not columns[-1].removeprefix("-").isdecimal():
-            raise InputError(
-                f"{path}:{number}: expected `query 0 document grade` or `query document grade`, got {short(line)}."
-            )
-        qrels.setdefault(columns[0], {})[columns[-2]] = int(columns[-1])
-    if not qrels:
-        raise InputError(f"{path}: no judgements in it.")
-    return qrels
 
 
 def read_gold(path: Path, gold_of: Callable[[Fields], tuple[tuple[int, int], dict[str, int]]]) -> Gold:

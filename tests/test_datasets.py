@@ -223,10 +223,12 @@ def test_bad_files_are_named(tmp_path, text, expected):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("1_1 0 102\n1_2 0 101 yes\n", "qrels.trec:2: expected `query 0 document grade`.*got '1_2 0 101 yes'"),
+        ("1_1 0 102 1\n1_2 0 101\n", "qrels.trec:2: expected `query 0 document grade`, got '1_2 0 101'"),
+        ("1_1 0 102 1\n1_2 0 101 yes\n", "qrels.trec:2: the grade must be a whole number, got `yes`"),
+        ("query-id corpus-id score\n1_1 0 102 1\n", "qrels.trec:2: expected `query-id corpus-id score`"),
         ("first 0 102 1\n", "the query id `first` does not end in `<conversation>_<turn>`"),
         ("7_1 0 102 1\n", "no gold passage for any turn of .*its first is `1_1`"),
-        ("\n", "no judgements in it"),
+        ("\n", "nothing in it; expected lines `query 0 document grade`"),
     ],
 )
 def test_bad_qrels_are_named(tmp_path, text, expected):

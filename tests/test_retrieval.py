@@ -7,10 +7,10 @@ from rank_bm25 import BM25Okapi
 
 from core.errors import InputError
 from core.records import Hit, Passage
+from core.trec import strict_run, write_run
 from retrieval.analyzer import analyzer_of, plain
 from retrieval.bm25 import RankBM25
 from retrieval.fusion import Fusion
-from retrieval.trec import strict_run, write_run
 
 TEXTS = ["the red fox", "the brown dog and the fox", "the sea", "a quiet lake by the sea", "the"]
 PASSAGES = [Passage(f"d{i}", text) for i, text in enumerate(TEXTS)]

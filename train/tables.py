@@ -11,8 +11,8 @@ from core.artifacts import Stage, write_atomic, write_json
 from core.records import Hit, Turn, group_of
 from core.runtime import log
 from core.settings import Settings
+from core.trec import strict_run, write_qrels, write_run
 from retrieval.metrics import DEFAULT, compare, per_query
-from retrieval.trec import strict_run, write_qrels, write_run
 from scoring.answers import contains, exact_match, token_f1
 
 ANSWER_MEASURES = {"EM": exact_match, "F1": token_f1, "contains": contains}

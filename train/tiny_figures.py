@@ -24,10 +24,10 @@ DOCUMENTS = 3
 def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]:
     """The figures of a model on the dev turns of a world folder; shares are from 0 to 1."""
     from core.language_model import load_language_model
+    from core.trec import strict_run
     from retrieval.collection import open_collection
     from retrieval.metrics import per_query
     from retrieval.retriever import retriever_of
-    from retrieval.trec import strict_run
     from rewriter.conversations import read_turns
     from rewriter.sampling import best_rewrites
     from scoring.answers import exact_match

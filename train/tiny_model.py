@@ -1,6 +1,6 @@
 """Make the quickstart's small chat language model from nothing: tokenizer, training, figures.
 
-    python -m train.tiny_model --out configs/tiny-model       # about an hour on 2 cores, minutes on a GPU
+    python -m train.tiny_model --out configs/tiny-model       # about 85 minutes on 2 cores, minutes on a GPU
     python -m train.tiny_model --out try --steps 20           # a short look
 
 Stopped at any moment, the same command goes on from the last checkpoint and ends with the same weights.
@@ -348,7 +348,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="model folder")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and data (default 0)")
-    parser.add_argument("--steps", type=int, default=4000, help="updates (default 4000)")
+    parser.add_argument("--steps", type=int, default=5400, help="updates (default 5400)")
     parser.add_argument("--batch", type=int, default=16, help="episodes per update (default 16)")
     parser.add_argument("--lr", type=float, default=5e-3, help="learning rate of the weight matrices (default 5e-3)")
     parser.add_argument(

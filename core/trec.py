@@ -48,27 +48,35 @@ def field(name: str) -> str:
     return re.sub(r"[\s%]", lambda sign: quote(sign[0]), name)
 
 
-def rows_of(path: Path, columns: int) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and fields of a TREC file.
+def rows_of(path: Path, form: str, heading: str = "") -> Iterator[tuple[int, list[str]]]:
+    """Line numbers and fields of a TREC file; blank lines are passed over.
+
+    Args:
+        path: the file.
+        form: names of the fields, separated by blanks.
+        heading: a first line that makes the form its own; it is passed over.
 
     Raises:
-        InputError: the file cannot be read, is empty, or a line has another number of fields.
+        InputError: the file cannot be read, holds nothing, or a line has another number of fields.
     """
-    number = 0
+    number = found = 0
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 fields = line.split()
-                if len(fields) != columns:
-                    wanted = {6: "query Q0 document rank score tag", 4: "query 0 document grade"}[columns]
-                    raise InputError(f"{path}:{number}: expected `{wanted}`, got {line.strip()!r:.80}.")
-                yield number, fields
+                if number == 1 and heading and fields == heading.split():
+                    form = heading
+                elif fields and len(fields) != len(form.split()):
+                    raise InputError(f"{path}:{number}: expected `{form}`, got {line.strip()!r:.80}.")
+                elif fields:
+                    found += 1
+                    yield number, fields
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: line {number + 1} or later is not UTF-8.") from error
-    if not number:
-        raise InputError(f"{path}: the file is empty.")
+    if not found:
+        raise InputError(f"{path}: nothing in it; expected lines `{form}`.")
 
 
 def read_run(path: Path) -> Run:
@@ -78,7 +86,7 @@ def read_run(path: Path) -> Run:
         InputError: a line is not usable, a score is not a number, or a document stands twice for a query.
     """
     run: Run = {}
-    for number, (query, _, doc, _, text, _) in rows_of(path, 6):
+    for number, (query, _, doc, _, text, _) in rows_of(path, "query Q0 document rank score tag"):
         try:
             score = float(text)
         except ValueError:
@@ -93,13 +101,14 @@ def read_run(path: Path) -> Run:
 
 
 def read_qrels(path: Path) -> Qrels:
-    """TREC qrels: query -> document -> grade.
+    """Relevance judgements as TREC (`query 0 document grade`) or BEIR (`query-id corpus-id score`, with this heading)
+    writes them: query -> document -> grade.
 
     Raises:
         InputError: a line is not usable, a grade is no whole number, or a document has two grades for a query.
     """
     qrels: Qrels = {}
-    for number, (query, _, doc, text) in rows_of(path, 4):
+    for number, (query, *_, doc, text) in rows_of(path, "query 0 document grade", "query-id corpus-id score"):
         try:
             grade = int(text)
         except ValueError:
