@@ -45,6 +45,8 @@ class DenseRetriever:
             return hits
         vectors = self.encoder.queries([queries[i] for i in asked])
         scores, rows = self.index.search(vectors, min(k, self.index.ntotal))
+        order = np.lexsort((rows, -scores))  # equal scores in collection order
+        scores, rows = (np.take_along_axis(found, order, 1) for found in (scores, rows))
         found = rows >= 0  # an approximate index may find fewer
         ids = iter(self.ids_of(rows[found].tolist()))
         for i, row_scores, row_found in zip(asked, scores, found, strict=True):
