@@ -1,5 +1,7 @@
 """The one error that users meet: something they gave us cannot be used, with the place and the way out."""
 
+import difflib
+
 
 class InputError(ValueError):
     """Bad input, settings or files. Commands print its text without a traceback and exit with status 2."""
@@ -18,3 +20,9 @@ def short(value: object, most: int = 60) -> str:
     """A value for an error message, shortened."""
     text = repr(value)
     return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """The end of an error message: the closest known name, or all of them."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean `{close[0]}`?" if close else f"known: {', '.join(known)}."

@@ -5,8 +5,8 @@ from dataclasses import fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from core.errors import InputError
-from core.settings import STAGES, EvaluationSettings, RetrievalSettings, Settings, nearest
+from core.errors import InputError, nearest
+from core.settings import STAGES, EvaluationSettings, RetrievalSettings, Settings
 
 
 def check_ranges(settings: Settings) -> None:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from core.errors import InputError, first_line
+from core.errors import InputError, first_line, nearest
 from core.records import Hit, Passage
 from core.runtime import Progress, log
-from core.settings import RetrievalSettings, nearest
+from core.settings import RetrievalSettings
 
 if TYPE_CHECKING:
     from retrieval.collection import Collection

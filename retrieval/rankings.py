@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.artifacts import Stage, completed
+from core.read_settings import read_settings
 from core.runtime import process, run_command, set_up_logging
-from core.settings import Settings, read_settings
+from core.settings import Settings
 from core.stages import carry_out, shared_out
 from retrieval.collection import collection_of
 from retrieval.retriever import recorded, retriever_of

@@ -12,9 +12,10 @@ from dataclasses import asdict
 from typing import Any
 
 from core.artifacts import Stage
+from core.read_settings import read_settings
 from core.records import Turn
 from core.runtime import process, run_command, set_up_logging, use_cores
-from core.settings import Settings, read_settings, rewriter_model
+from core.settings import Settings, rewriter_model
 from core.stages import carry_out, shared_out
 from rewriter.conversations import turns_hash, turns_of
 

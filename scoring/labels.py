@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from core.errors import InputError
+from core.errors import InputError, nearest
 from core.records import Turn
-from core.settings import ScoringSettings, nearest
+from core.settings import ScoringSettings
 from scoring import grogu
 
 NEEDS = {

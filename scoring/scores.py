@@ -13,9 +13,10 @@ from typing import Any
 
 from core.artifacts import Stage, completed
 from core.errors import InputError, first_line
+from core.read_settings import read_settings
 from core.records import Score, Turn
 from core.runtime import log, process, run_command, set_up_logging, use_cores
-from core.settings import Settings, read_settings, rewriter_model
+from core.settings import Settings, rewriter_model
 from core.stages import carry_out, shared_out
 from retrieval.collection import Collection, collection_of
 from rewriter.conversations import turns_hash, turns_of

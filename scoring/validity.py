@@ -22,9 +22,10 @@ from scipy.stats import binomtest, kendalltau
 
 from core.artifacts import write_atomic, write_json
 from core.errors import InputError
+from core.read_settings import read_settings
 from core.records import Turn
 from core.runtime import Progress, log, run_command, set_up_logging
-from core.settings import GeneratorSettings, ScoringSettings, Settings, read_settings
+from core.settings import GeneratorSettings, ScoringSettings, Settings
 from retrieval.collection import Collection, collection_of
 from retrieval.retriever import retriever_of
 from rewriter.conversations import turns_of

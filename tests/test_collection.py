@@ -13,8 +13,8 @@ import pyarrow.parquet
 import pytest
 
 from core.errors import InputError
+from core.read_settings import read_settings
 from core.records import Passage
-from core.settings import read_settings
 from retrieval.collection import collection_of, open_collection
 from tests.conftest import ROOT
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from core.errors import InputError
+from core.read_settings import read_settings
 from core.records import Turn
-from core.settings import read_settings
 from rewriter import mtrag, qrecc, topiocqa
 from rewriter.conversations import read_turns, turns_hash, turns_of
 from rewriter.convert import FULL, check_counts

@@ -6,7 +6,7 @@ import pytest
 
 from core.errors import InputError
 from core.inputs import same_data
-from core.settings import read_settings
+from core.read_settings import read_settings
 from rewriter.conversations import read_turns
 
 TURN = {"id": "c1_1", "history": [{"role": "user", "content": "Hi"}], "question": "Who?"}

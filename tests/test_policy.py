@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from core.errors import InputError
 from core.language_model import load_language_model
-from core.settings import read_settings
+from core.read_settings import read_settings
 from tests.conftest import ROOT, finish
 from train.policy import check_lora, new_policy
 

@@ -8,7 +8,7 @@ import pytest
 
 from core.errors import InputError
 from core.inputs import corpus_source, pool_file, same_data
-from core.settings import read_settings
+from core.read_settings import read_settings
 from retrieval.corpus import read_corpus
 from tests.conftest import ROOT, finish
 from train.pool import make_pool

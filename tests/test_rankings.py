@@ -8,7 +8,7 @@ import pytest
 
 from core.artifacts import Stage, completed
 from core.errors import InputError
-from core.settings import read_settings
+from core.read_settings import read_settings
 from retrieval.rankings import make_rankings
 from tests.conftest import lines
 

@@ -8,7 +8,8 @@ from dataclasses import fields
 import pytest
 
 from core.errors import InputError
-from core.settings import PASSED_ON, SECTIONS, read_settings
+from core.read_settings import read_settings
+from core.settings import PASSED_ON, SECTIONS
 from tests.conftest import ROOT, finish
 
 QUICKSTART = ["--config", str(ROOT / "configs/quickstart.yaml")]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from core.read_settings import read_settings
 from core.records import Turn
-from core.settings import read_settings
 from train.tables import figures, table_of
 
 # Eight turns of one conversation, numbered 1 to 8.

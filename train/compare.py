@@ -14,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from core.artifacts import read_json, write_atomic
-from core.errors import InputError
+from core.errors import InputError, nearest
 from core.inputs import same_data
+from core.read_settings import read_settings
 from core.runtime import log, process, run_command, set_up_logging, wait_for_all
-from core.settings import Settings, nearest, read_settings
+from core.settings import Settings
 from rewriter.conversations import turns_of
 from scoring.labels import REWARDS, check_labels
 from train.dpo import run_all

@@ -21,8 +21,9 @@ from dataclasses import replace
 
 from core.artifacts import Stage, completed, hold
 from core.inputs import corpus_source, data_file, same_data
+from core.read_settings import read_settings
 from core.runtime import log, peak_memory_mb, process, run_command, set_up_logging, use_cores, wait_for_all
-from core.settings import STAGES, Settings, as_plain, read_settings, rewriter_model
+from core.settings import STAGES, Settings, as_plain, rewriter_model
 from retrieval.rankings import make_rankings
 from rewriter.candidates import make_candidates
 from scoring.pairs import make_pairs

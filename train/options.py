@@ -6,8 +6,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from core.errors import InputError
-from core.settings import Settings, nearest
+from core.errors import InputError, nearest
+from core.settings import Settings
 
 # Where TRL's own default would surprise: activation checkpointing that only slows small models, truncation.
 DEFAULTS = {

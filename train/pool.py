@@ -15,9 +15,10 @@ from typing import Any
 from core.artifacts import read_json, write_atomic, write_json
 from core.errors import InputError
 from core.inputs import pool_file, whole_corpus
+from core.read_settings import read_settings
 from core.records import Turn, plain
 from core.runtime import Progress, log, process, run_command, set_up_logging, wait_for_all
-from core.settings import RetrievalSettings, Settings, read_settings
+from core.settings import RetrievalSettings, Settings
 from retrieval.collection import collection_of
 from retrieval.retriever import Retriever, retriever_of
 from rewriter.conversations import turns_hash, turns_of

@@ -28,7 +28,7 @@ def quickstart_jobs(turns: int, folder: Path) -> list[list]:
     """Readings of the candidates of quickstart turns: a list per turn, one reading per candidate."""
     from core.artifacts import completed
     from core.inputs import data_file
-    from core.settings import read_settings
+    from core.read_settings import read_settings
     from retrieval.collection import collection_of
     from retrieval.rankings import make_rankings
     from rewriter.candidates import make_candidates
