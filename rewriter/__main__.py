@@ -1,11 +1,14 @@
 """Use a rewriter: a file of turns, or a conversation at a prompt.
 
-python -m rewriter --model configs/tiny-model --adapter runs/quickstart/dpo/adapter --input turns.jsonl >
-rewrites.jsonl python -m rewriter --model configs/tiny-model --adapter runs/quickstart/dpo/adapter
+    python -m rewriter --model configs/tiny-model --adapter runs/quickstart/dpo/adapter --input turns.jsonl
+    python -m rewriter --model configs/tiny-model --adapter runs/quickstart/dpo/adapter
+
+The first prints a line `{"id", "query"}` for each turn.
 """
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from core.records import Turn
@@ -23,7 +26,8 @@ def main() -> None:
     parser.add_argument("--adapter", help="PEFT adapter, such as <run>/dpo/adapter")
     parser.add_argument("--input", type=Path, help="turns (JSONL); without it, questions are asked for")
     parser.add_argument("--max_new_tokens", type=int, default=48, help="longest rewrite (default 48)")
-    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16 (default float32)")
+    dtypes = ["float32", "bfloat16", "float16"]
+    parser.add_argument("--dtype", default=dtypes[0], choices=dtypes, help="of the weights (default float32)")
     arguments = parser.parse_args()
     if arguments.max_new_tokens < 1:
         parser.error(f"--max_new_tokens must be at least 1, got {arguments.max_new_tokens}")
@@ -43,6 +47,7 @@ def main() -> None:
                 progress.advance(len(batch))
         return
     history: list[dict[str, str]] = []
+    sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     print("Ask; then give the assistant's answer, for the next question to refer to. An empty question ends.")
     try:
         while question := input("question: ").strip():

@@ -93,7 +93,7 @@ def turn_of(record: dict[str, Any], place: str) -> Turn:
         if record.get(name) is not None:
             need(isinstance(record[name], kind), name, f"a {kind.__name__}")
     answers, relevant = record.get("answers") or [], record.get("relevant") or {}
-    need(all(isinstance(a, str) for a in answers), "answers", "a list of texts")
+    need(all(isinstance(a, str) and a.strip() for a in answers), "answers", "a list of texts that are not empty")
     grades = all(type(grade) is int and abs(grade) <= 1000 for grade in relevant.values())
     need(grades, "relevant", "document ids with whole-number grades (1 and above is relevant, at most 1000)")
     return Turn(
