@@ -87,14 +87,14 @@ def train_dpo(settings: Settings) -> Stage:
 
     from train.options import trainer_config
     from train.policy import check_reference, warmed_policy
-    from train.preference_data import check_batch, check_rows, preference_rows
+    from train.preference_data import check_batch, checked_rows, preference_rows
     from train.trainers import finish_training, last_checkpoint, starts_level, stop_ids_of
 
     # ------------------------------------------------------------------ pairs
     model, tokenizer = warmed_policy(settings)
     config = trainer_config(NAME, settings, stage.folder / "checkpoints")
     rows = [row for pairs in pairs_for_dpo(settings).values() for row in preference_rows(pairs, tokenizer)]
-    check_rows(rows, tokenizer, stop_ids_of(model, tokenizer), config.max_length, NAME)
+    rows = checked_rows(rows, tokenizer, stop_ids_of(model, tokenizer), config.max_length, NAME)
 
     # ------------------------------------------------------------------ policy and reference
     # A PeftModel without `peft_config` makes TRL keep a frozen copy of the adapter as the reference.

@@ -9,10 +9,13 @@ from typing import Any
 from core.errors import InputError, nearest
 from core.settings import Settings
 
-# Where TRL's own default would surprise: activation checkpointing that only slows small models, truncation.
+# Where TRL's own default would surprise: activation checkpointing that only slows small models, truncation, batches
+# that are half padding.
 DEFAULTS = {
     "gradient_checkpointing": False,
     "max_length": None,  # nothing is truncated
+    "train_sampling_strategy": "group_by_length",
+    "remove_unused_columns": False,  # or the lengths would be gone before they are used
     "lr_scheduler_type": "cosine",
     "warmup_steps": 0.1,
     "logging_steps": 10,

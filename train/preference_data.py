@@ -22,19 +22,23 @@ def warm_up_rows(pairs: Stage, tokenizer) -> list[dict[str, Any]]:
     return [{"prompt": row["prompt"], "completion": row["chosen"]} for row in preference_rows(pairs, tokenizer)]
 
 
-def check_rows(
+def checked_rows(
     rows: Sequence[dict[str, Any]], tokenizer, stop_ids: Sequence[int], max_length: int | None, what: str
-) -> None:
+) -> list[dict[str, Any]]:
     """Make sure that what the trainer will see is what the model sees in use.
 
     The prompt's tokens are a prefix of prompt + completion; the completion ends in an end-of-turn token (blanks after
     it aside); sequences that `max_length` cuts are counted and reported.
 
+    Returns:
+        The rows with their `length`, the tokens of the longest sequence, by which the trainer groups them.
+
     Raises:
         InputError: a row fails, with its number and text; or every row would be cut.
     """
-    cut = 0
+    cut, made = 0, []
     for number, row in enumerate(rows):
+        longest = 0
         prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)
         for column in ("chosen", "rejected", "completion"):
             if column not in row:
@@ -54,8 +58,11 @@ def check_rows(
                     f"({tokenizer.convert_ids_to_tokens(list(stop_ids))}); the model would never learn to stop."
                 )
             cut += max_length is not None and len(whole) > max_length
+            longest = max(longest, len(whole))
+        made.append(row | {"length": longest})
     if cut:
         log.warning("%s: `max_length` %d cuts %d sequences of %d rows", what, max_length, cut, len(rows))
+    return made
 
 
 def check_batch(batch: dict[str, Any], what: str) -> None:

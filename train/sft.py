@@ -44,14 +44,14 @@ def train_sft(settings: Settings) -> Stage:
 
     from train.options import trainer_config
     from train.policy import new_policy
-    from train.preference_data import check_batch, check_rows, warm_up_rows
+    from train.preference_data import check_batch, checked_rows, warm_up_rows
     from train.trainers import finish_training, last_checkpoint, stop_ids_of
 
     # ------------------------------------------------------------------ model and data
     model, tokenizer = new_policy(settings)
     config = trainer_config(NAME, settings, stage.folder / "checkpoints")
     rows = warm_up_rows(completed(settings.run_dir / "pairs"), tokenizer)
-    check_rows(rows, tokenizer, stop_ids_of(model, tokenizer), config.max_length, NAME)
+    rows = checked_rows(rows, tokenizer, stop_ids_of(model, tokenizer), config.max_length, NAME)
 
     # ------------------------------------------------------------------ training
     trainer = SFTTrainer(model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
