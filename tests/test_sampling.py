@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from core.chat import chat_ids
-from core.language_model import load_language_model
+from core.errors import InputError
+from core.language_model import load_language_model, load_tokenizer
 from core.records import Turn
 from rewriter.prompts import read_rewrite, rewrite_messages
 from rewriter.sampling import best_rewrites, prompts_of, sample_rewrites, sampler
@@ -70,3 +71,10 @@ def test_a_model_that_is_not_there_is_named():
 
     with pytest.raises(InputError, match="the model `./no/such/model` cannot be loaded"):
         load_language_model("./no/such/model")
+
+
+def test_a_chat_template_that_refuses_a_prompt_is_named(random_llama):
+    tokenizer = load_tokenizer(str(random_llama))
+    tokenizer.chat_template = "{{ messages[0].parts.text }}"
+    with pytest.raises(InputError, match=r"the chat template of .* refuses a prompt \(roles: system, user\): .*parts"):
+        chat_ids(tokenizer, [rewrite_messages([], "Who?")])
