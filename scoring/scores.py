@@ -23,7 +23,7 @@ from rewriter.conversations import turns_hash, turns_of
 from scoring.labels import check_labels, parts_of, settings_read
 
 NAME = "scores"
-BATCH = 32  # turns whose document lists are scored together
+BATCH = 64  # turns whose document lists are scored together
 
 
 @dataclass(frozen=True)

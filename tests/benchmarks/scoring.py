@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TURNS = {"a": 96, "b": 3, "c": 512}
 PLAIN_ITEMS = {"a": 10_000, "b": 24, "c": 32}  # the plain way is timed on so many items
 NEW_TOKENS = {"a": 16, "b": 32, "c": 32}
+BATCH_TOKENS = {"a": 32768, "b": 16384, "c": 131072}  # (a) as configs/quickstart.yaml
 
 
 def quickstart_jobs(turns: int, folder: Path) -> list[list]:
@@ -146,12 +147,12 @@ def resident_mb() -> float:
 
 def fast(lm, jobs: list[list], case: str) -> list:
     from scoring.generator import answer_all
+    from scoring.scores import BATCH
 
-    batch_tokens = 16384 if case != "c" else 131072
     found = []
-    for start in range(0, len(jobs), 32):
-        readings = [reading for job in jobs[start : start + 32] for reading in job]
-        found += answer_all(lm, readings, NEW_TOKENS[case], batch_tokens)
+    for start in range(0, len(jobs), BATCH):
+        readings = [reading for job in jobs[start : start + BATCH] for reading in job]
+        found += answer_all(lm, readings, NEW_TOKENS[case], BATCH_TOKENS[case])
     return found
 
 
@@ -178,10 +179,11 @@ def measure(case: str, way: str, turns: int, folder: Path) -> dict:
     elif way == "fast udcg":
         from core.settings import ScoringSettings
         from scoring.rewards import Item, Judge
+        from scoring.scores import BATCH
 
-        judge, done = Judge(lm, ScoringSettings(), 16, 16384), []
-        for job_start in range(0, len(jobs), 32):
-            some = [r for job in jobs[job_start : job_start + 32] for r in job]
+        judge, done = Judge(lm, ScoringSettings(), NEW_TOKENS[case], BATCH_TOKENS[case]), []
+        for job_start in range(0, len(jobs), BATCH):
+            some = [r for job in jobs[job_start : job_start + BATCH] for r in job]
             done += judge.scores([Item(r, (True,) * len(r.documents)) for r in some], ["udcg"])
     else:
         done = fast(lm, jobs, case)
