@@ -89,6 +89,8 @@ def load_language_model(
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", message="Found missing adapter keys")
                 model = PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
+            if dtype == "float32" and not trainable:
+                model = model.merge_and_unload()  # faster by half; 16 bits would round small changes away
         tokenizer.apply_chat_template(
             [{"role": "user", "content": "?"}], add_generation_prompt=True, return_dict=False
         )
