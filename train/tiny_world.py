@@ -354,7 +354,7 @@ def write_lines(path: Path, records: list[dict]) -> None:
     write_atomic(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
-CONVERSATIONS = {"train": 160, "dev": 60, "test": 60}
+CONVERSATIONS = {"train": 190, "dev": 60, "test": 60}
 ENTITIES = {"train": 170, "dev": 80, "test": 80}
 
 
