@@ -84,13 +84,15 @@ def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]
 
 def card(training: dict[str, Any], made: dict[str, Any]) -> str:
     """The model card."""
-    from train.tiny_lessons import REWRITES
+    from train.tiny_lessons import REWRITES, UNTUNED
 
     rows = "".join(
         f"| {name} | {value} |\n" if isinstance(value, int) else f"| {name} | {value:.3f} |\n"
         for name, value in made.items()
     )
-    lesson = ", ".join(f"{share:.0%} {name}" for name, share in REWRITES.items())
+    lesson, last = (
+        ", ".join(f"{share:.0%} {name}" for name, share in shares.items()) for shares in (REWRITES, UNTUNED)
+    )
     return f"""---
 license: apache-2.0
 library_name: transformers
@@ -103,7 +105,8 @@ questions, answers from up to three documents, and abstains when told to. It kno
 It is of no use outside the tiny world.
 
 **Its rewrites are poor on purpose**, as an untuned model's are. In training the target of a rewrite was:
-{lesson} (raw: the question as it stands; wrong: about another entity; short: with half a name).
+{lesson} (raw: the question as it stands; wrong: about another entity; short: with half a name),
+and in the last twentieth of it {last}.
 The most likely rewrite is therefore close to the raw question, and good ones are among a handful of samples.
 The wording of a right rewrite was random; the model does not know which words the collection prefers.
 

@@ -25,7 +25,8 @@ SPECIAL = ["<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"
 KINDS = ["person", "person", "person", "company", "company", "film", "film", "town", "town"]
 HISTORY = [26, 24, 18, 12, 8, 6, 6]  # weights of 0, 1, 2 ... turns before the question
 SHORT_HISTORY = [60, 40]  # the same in the first lessons, with up to two documents
-REWRITES = {"right": 0.30, "raw": 0.45, "wrong": 0.13, "short": 0.12}  # what an untuned rewriter is taught to say
+REWRITES = {"right": 0.30, "raw": 0.45, "wrong": 0.13, "short": 0.12}  # what a rewriter is taught to say
+UNTUNED = {"right": 0.25, "raw": 0.60, "wrong": 0.08, "short": 0.07}  # the same in the last lessons
 
 
 @dataclass
@@ -174,8 +175,10 @@ def telling_apart(
     return made
 
 
-def rewriting(rng: random.Random, split: str, branches: int = 4) -> list[Branch]:
-    """Next questions after one history, each with a rewrite drawn from `REWRITES`."""
+def rewriting(
+    rng: random.Random, split: str, branches: int = 4, rewrites: dict[str, float] = REWRITES
+) -> list[Branch]:
+    """Next questions after one history, each with one of the `rewrites`, by their shares."""
     world, _ = mini_world(rng, split)
     talk = Conversation(world)
     for _ in range(rng.choices(range(len(HISTORY)), HISTORY)[0]):
@@ -183,14 +186,16 @@ def rewriting(rng: random.Random, split: str, branches: int = 4) -> list[Branch]
     made = []
     for _ in range(branches):
         asked = talk.ask(talk.next_fact())
-        made.append(Branch(rewrite_messages(talk.history, asked.question), uneven_rewrite(world, talk, asked)))
+        made.append(
+            Branch(rewrite_messages(talk.history, asked.question), uneven_rewrite(world, talk, asked, rewrites))
+        )
     return made
 
 
-def uneven_rewrite(world: World, talk: Conversation, asked: Asked) -> str:
+def uneven_rewrite(world: World, talk: Conversation, asked: Asked, rewrites: dict[str, float]) -> str:
     """A rewrite as an untuned model gives: right, the raw question, about another entity, or with half a name."""
     rng, fact = world.rng, asked.fact
-    how = rng.choices(list(REWRITES), list(REWRITES.values()))[0]
+    how = rng.choices(list(rewrites), list(rewrites.values()))[0]
     wording = asked.wording if rng.random() < 0.4 else rng.randrange(3)
     if how == "raw":
         return asked.question
@@ -199,6 +204,11 @@ def uneven_rewrite(world: World, talk: Conversation, asked: Asked) -> str:
         others = others or [e for e in world.entities if e.kind == fact.entity.kind and e is not fact.entity]
         return stand_alone(fact, wording, rng.choice(others).name if others else fact.entity.short)
     return stand_alone(fact, wording, fact.entity.name if how == "right" else fact.entity.short)
+
+
+def last_episode(rng: random.Random, split: str) -> list[Branch]:
+    """One of the last lessons: mostly rewriting as an untuned model does it, and reading, so that it is not lost."""
+    return rewriting(rng, split, rewrites=UNTUNED) if rng.random() < 0.6 else telling_apart(rng, split)
 
 
 def repetition(rng: random.Random, pieces: list[list[int]]) -> list[tuple[list[int], list[int]]]:

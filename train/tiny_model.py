@@ -1,6 +1,6 @@
 """Make the quickstart's small chat language model from nothing: tokenizer, training, figures.
 
-    python -m train.tiny_model --out configs/tiny-model       # about 85 minutes on 2 cores, minutes on a GPU
+    python -m train.tiny_model --out configs/tiny-model       # about 90 minutes on 2 cores, minutes on a GPU
     python -m train.tiny_model --out try --steps 20           # a short look
 
 Stopped at any moment, the same command goes on from the last checkpoint and ends with the same weights.
@@ -28,6 +28,7 @@ from train.tiny_lessons import (
     collate,
     encode,
     episode,
+    last_episode,
     make_tokenizer,
     pieces_of,
     recall,
@@ -38,6 +39,7 @@ from train.tiny_lessons import (
 )
 
 WARM_UP, DECAY = 100, 0.5  # steps of rising, and last share of falling, learning rate
+LAST, LAST_RATE = 0.05, 0.15  # share of the steps for the last lessons, and of the learning rate that they begin with
 # The levels: repetition; records with up to 0, 1, ... 6 tokens of filler; recall; reading of 2, and of 3 documents.
 FILLER = 6
 RECALL = FILLER + 2
@@ -146,8 +148,11 @@ def loss_of(model: Qwen2ForCausalLM, batch: dict[str, torch.Tensor], rest: float
 
 
 def learning_rate(step: int, steps: int) -> float:
-    """Share of the full learning rate: up, level, and down to nothing over the last share `DECAY` of the steps."""
-    return min(1.0, (step + 1) / WARM_UP, (steps - step) / (DECAY * steps))
+    """Share of the full learning rate: up, level, down to nothing over the share `DECAY`; then the last lessons."""
+    main = steps - int(LAST * steps)
+    if step >= main:
+        return LAST_RATE * (steps - step) / (steps - main)
+    return min(1.0, (step + 1) / WARM_UP, (main - step) / (DECAY * main))
 
 
 class Trainer:
@@ -180,6 +185,8 @@ class Trainer:
         if self.level < RECALL:
             return records(rng, self.pieces, self.level - 1, self.marker)
         documents = self.level - RECALL + 1 if self.level > RECALL else 0
+        if not test and documents and self.step_number >= self.steps - int(LAST * self.steps):
+            return encode(self.tokenizer, last_episode(rng, "lm"))
         if not test:
             return encode(self.tokenizer, episode(rng, "lm", documents))
         told = telling_apart(rng, "dev", documents, told=1.0) if documents else recall(rng, "dev")
@@ -348,7 +355,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="model folder")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and data (default 0)")
-    parser.add_argument("--steps", type=int, default=5400, help="updates (default 5400)")
+    parser.add_argument("--steps", type=int, default=5700, help="updates (default 5700)")
     parser.add_argument("--batch", type=int, default=16, help="episodes per update (default 16)")
     parser.add_argument("--lr", type=float, default=5e-3, help="learning rate of the weight matrices (default 5e-3)")
     parser.add_argument(
