@@ -33,7 +33,6 @@ WORDS = {  # engines that match words -> their settings, where the name is not a
 ENGINES = {
     **WORDS,
     "dense": {"encoder": str(get_model_path())},
-    "dense hnsw": {"engine": "dense", "encoder": str(get_model_path()), "faiss": "hnsw"},
     "hybrid of words and vectors": {
         "engine": "hybrid", "hybrid": ["bm25s", "dense"], "encoder": str(get_model_path()),
     },
