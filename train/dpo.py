@@ -88,7 +88,7 @@ def train_dpo(settings: Settings) -> Stage:
     from train.options import trainer_config
     from train.policy import check_reference, warmed_policy
     from train.preference_data import check_batch, checked_rows, preference_rows
-    from train.trainers import finish_training, last_checkpoint, starts_level, stop_ids_of
+    from train.trainers import finish_training, grouped, last_checkpoint, starts_level, stop_ids_of
 
     # ------------------------------------------------------------------ pairs
     model, tokenizer = warmed_policy(settings)
@@ -98,7 +98,9 @@ def train_dpo(settings: Settings) -> Stage:
 
     # ------------------------------------------------------------------ policy and reference
     # A PeftModel without `peft_config` makes TRL keep a frozen copy of the adapter as the reference.
-    trainer = DPOTrainer(model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+    trainer = grouped(DPOTrainer, rows)(
+        model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer
+    )
     check_reference(trainer.accelerator.unwrap_model(trainer.model))
     check_batch(next(iter(trainer.get_train_dataloader())), NAME)
 

@@ -15,7 +15,6 @@ DEFAULTS = {
     "gradient_checkpointing": False,
     "max_length": None,  # nothing is truncated
     "train_sampling_strategy": "group_by_length",
-    "remove_unused_columns": False,  # or the lengths would be gone before they are used
     "lr_scheduler_type": "cosine",
     "warmup_steps": 0.1,
     "logging_steps": 10,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from core.artifacts import Stage, write_json
 from core.errors import InputError
-from core.runtime import log, process
+from core.runtime import log, process, seed_of
 from train.policy import ADAPTER
 
 
@@ -47,6 +47,46 @@ def starts_level(config):
             log.info("dpo: reward margin %.1g at step 0", margin)
 
     return StartsLevel()
+
+
+def grouped(kind: type, rows: list[dict]) -> type:
+    """A trainer whose batches have rows of like length, in an order that follows from seed and epoch alone.
+
+    Transformers' own `group_by_length` draws from the process's random numbers: a training that goes on from a
+    checkpoint would see other batches than one that was never stopped.
+
+    Args:
+        kind: one of TRL's trainers.
+        rows: its training data, each with its `length` in tokens.
+    """
+    from torch import Generator, randperm
+    from torch.utils.data import Sampler
+    from transformers.trainer_pt_utils import get_length_grouped_indices
+
+    class ByLength(Sampler):
+        def __init__(self, batch: int, seed: int):
+            self.batch, self.seed, self.epoch = batch, seed, 0
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __len__(self) -> int:
+            return len(rows)
+
+        def __iter__(self):
+            draw = Generator().manual_seed(seed_of("batches", self.seed, self.epoch))
+            order = get_length_grouped_indices([row["length"] for row in rows], self.batch, generator=draw)
+            whole = len(order) // self.batch
+            for number in [*randperm(whole, generator=draw).tolist(), whole]:  # what is left over comes last
+                yield from order[number * self.batch : (number + 1) * self.batch]
+
+    class Grouped(kind):
+        def _get_train_sampler(self, train_dataset=None):
+            if self.args.train_sampling_strategy != "group_by_length":
+                return super()._get_train_sampler(train_dataset)
+            return ByLength(self.args.train_batch_size * self.args.gradient_accumulation_steps, self.args.seed)
+
+    return Grouped
 
 
 def stop_ids_of(model, tokenizer) -> list[int]:
