@@ -36,7 +36,7 @@ def test_every_stage_is_there_and_says_one_line(whole):
         assert {"settings", "inputs", "counts", "seconds", "versions"} <= manifest.keys()
         rounds = 2 if (run / "on_policy" / stage).exists() else 1
         assert sum(line.startswith(f"{stage}: ") and "->" in line for line in said.splitlines()) == rounds
-    assert "dpo: reward margin 0 at step 0" in said
+    assert "dpo: reward margin 0.0000 at step 0" in said
     assert "evaluated 24 of 24 turns" in said and "peak memory" in said
 
 

@@ -44,7 +44,7 @@ def starts_level(config):
                 raise InputError(
                     f"dpo: the reward margin is {margin} at step 0 and must be 0; policy and reference differ."
                 )
-            log.info("dpo: reward margin %.1g at step 0", margin)
+            log.info("dpo: reward margin %.4f at step 0", abs(margin))
 
     return StartsLevel()
 
