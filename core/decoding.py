@@ -114,7 +114,7 @@ def read_prompts(lm: LanguageModel, prompts: list[list[int]], room: int) -> tupl
     empty = PromptCache(config=lm.model.config)
     plain = all(type(layer) is DynamicLayer for layer in empty.layers)
     if left or not plain or not all(rows) or lm.device.type != "cpu":
-        return read_rows(lm, rows, left), mask
+        return read_rows(lm, rows, mask if left else None), mask
     parts: list[list[list[int]]] = []
     for row in rows:
         if not parts or (len(parts[-1]) + 1) * max(len(parts[-1][0]), len(row)) > READ:
@@ -123,14 +123,12 @@ def read_prompts(lm: LanguageModel, prompts: list[list[int]], room: int) -> tupl
     return side_by_side([read_rows(lm, part) for part in parts], room), mask
 
 
-def read_rows(lm: LanguageModel, rows: list[list[int]], left: bool = False) -> PromptCache:
-    """The cache of one pass over whole rows, padded to the longest."""
+def read_rows(lm: LanguageModel, rows: list[list[int]], mask: Tensor | None = None) -> PromptCache:
+    """The cache of one pass over whole rows, padded to the longest; on the left where there is a mask."""
     cache, length = PromptCache(config=lm.model.config), max(map(len, rows))
-    ids = torch.tensor([padded(row, length, lm.tokenizer.pad_token_id, left) for row in rows], device=lm.device)
-    where = {}
-    if left:
-        mask = torch.tensor([padded([1] * len(row), length, 0, left) for row in rows], device=lm.device)
-        where = {"attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
+    filler, left = lm.tokenizer.pad_token_id, mask is not None
+    ids = torch.tensor([padded(row, length, filler, left) for row in rows], device=lm.device)
+    where = {"attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)} if left else {}
     if length:
         cache.reading = True
         with suppress(_Read):
@@ -179,6 +177,7 @@ def side_by_side(caches: list[PromptCache], room: int) -> PromptCache:
 
 
 def joined(layers: list[DynamicLayer], length: int, room: int) -> RoomyLayer:
+    """One layer of `side_by_side`, with `length` slots filled."""
     rows, (_, heads, _, size) = sum(len(layer.keys) for layer in layers), layers[0].keys.shape
     keys, values = (layers[0].keys.new_empty(rows, heads, length + room, size) for _ in range(2))
     start = 0
