@@ -3,7 +3,19 @@
 import json
 import random
 
-from train.tiny_world import CONVERSATIONS, ENTITIES, SPLITS, World, conversation, grammar, write_world
+import pytest
+
+from core.errors import InputError
+from train.tiny_world import (
+    CONVERSATIONS,
+    ENTITIES,
+    SPLITS,
+    World,
+    conversation,
+    grammar,
+    make_quickstart_data,
+    write_world,
+)
 
 
 def read(path):
@@ -41,6 +53,18 @@ def test_the_quickstart_world(tmp_path):
     for spec in grammar()["kinds"].values():
         assert 6 <= len(spec["attributes"]) <= 10
         assert all(len(a["says"]) == len(a["asks"]) == 3 for a in spec["attributes"].values())
+
+
+@pytest.mark.parametrize(("seed", "version", "named"), [(8, None, "seed"), (7, "of before", "version")])
+def test_another_world_is_not_taken_for_this_one(tmp_path, seed, version, named):
+    make_quickstart_data(tmp_path, 7)
+    made = (tmp_path / "test.jsonl").stat().st_mtime_ns
+    make_quickstart_data(tmp_path, 7)
+    assert (tmp_path / "test.jsonl").stat().st_mtime_ns == made
+    if version:
+        (tmp_path / "world.json").write_text(json.dumps({"seed": 7, "version": version}))
+    with pytest.raises(InputError, match=f"tiny world of another {named}.*use another `--run.dir`"):
+        make_quickstart_data(tmp_path, seed)
 
 
 def test_follow_ups_refer_and_references_stand_alone():

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import yaml
 
-from core.artifacts import read_json, write_atomic, write_json
+from core.artifacts import read_json, sha256, write_atomic, write_json
 from core.errors import InputError
 from core.runtime import log, run_command, set_up_logging
 
@@ -362,16 +362,20 @@ def make_quickstart_data(out: Path, seed: int = 0) -> None:
     """The quickstart's world, unless it is there.
 
     Raises:
-        InputError: the folder holds the world of another seed.
+        InputError: the folder holds the world of another seed, or of another version of this file or its grammar.
     """
-    note = out / "world.json"
+    note, made_by = out / "world.json", {"seed": seed, "version": sha256(Path(__file__), GRAMMAR)[:16]}
     if not note.exists():
         write_world(out, seed, CONVERSATIONS, ENTITIES)
-        write_json(note, {"seed": seed})
-    elif read_json(note)["seed"] != seed:
-        raise InputError(
-            f"{out} holds the world of seed {read_json(note)['seed']}, not {seed}; use another `--run.dir`."
-        )
+        write_json(note, made_by)
+        return
+    there = read_json(note)
+    for key, value in made_by.items():
+        if there.get(key) != value:
+            raise InputError(
+                f"{out} holds the tiny world of another {key} ({there.get(key)}, not {value}); use another "
+                "`--run.dir`, or remove that folder."
+            )
 
 
 def main() -> None:
