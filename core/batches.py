@@ -1,7 +1,7 @@
 """Batches by token budget, and work on them: on a CPU several at once."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -11,20 +11,24 @@ from core.language_model import LanguageModel
 SLACK = 1.05  # of batches of even size, for what their padding takes
 
 
-def batches_by_tokens(lengths: list[int], budget: int) -> list[list[int]]:
-    """Positions grouped so that rows times longest row stays within a budget; longest first.
+def batches_by_tokens(lengths: list[int], budget: int, order: Iterable[int] | None = None) -> list[list[int]]:
+    """Positions grouped so that rows times longest row stays within a budget.
 
     Args:
         lengths: tokens of each item.
         budget: most tokens of a padded batch; an item longer than that goes alone.
+        order: all positions, neighbours to stand in one batch; longest first when not given.
     """
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    if order is None:
+        order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     batches: list[list[int]] = []
+    longest = 0
     for i in order:
-        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= budget:
-            batches[-1].append(i)
-        else:
-            batches.append([i])
+        longest = max(longest, lengths[i])
+        if not batches or (len(batches[-1]) + 1) * longest > budget:
+            batches.append([])
+            longest = lengths[i]
+        batches[-1].append(i)
     return batches
 
 

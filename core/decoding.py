@@ -88,6 +88,54 @@ class PromptCache(DynamicCache):
         return found
 
 
+class RoomyLayer(DynamicLayer):
+    """Keys and values in tensors with room for more tokens, which are written there; `DynamicLayer` copies all that
+    went before at every token. Prompts are read a few rows at a time: `rows` are those of the pass, None once all are.
+    """
+
+    def __init__(self, rows: int, length: int, room: int):
+        super().__init__()
+        self.all_rows, self.length, self.room = rows, length, room
+        self.rows: slice | None = None
+        self.whole: tuple[Tensor, Tensor] | None = None
+
+    def show(self, length: int) -> None:
+        """Let the first `length` slots of every row be seen."""
+        self.keys, self.values = (whole[:, :, :length] for whole in self.whole)
+        self.dtype, self.device, self.is_initialized = self.keys.dtype, self.keys.device, True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+        both = (key_states, value_states)
+        if self.rows is not None:
+            return self._read(both)
+        start = self.get_seq_length()
+        end = start + key_states.shape[-2]
+        for whole, states in zip(self.whole, both, strict=True):
+            whole[:, :, start:end] = states
+        self.show(end)
+        return self.keys, self.values
+
+    def _read(self, both: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Keep what a pass over some rows has computed; it looks at no other rows."""
+        if self.whole is None:
+            slots = self.length + self.room
+            self.whole = tuple(s.new_empty(self.all_rows, s.shape[1], slots, s.shape[3]) for s in both)
+        for whole, states in zip(self.whole, both, strict=True):
+            tokens = states.shape[2]
+            whole[self.rows, :, :tokens] = states
+            whole[self.rows, :, tokens : self.length] = 0
+        return both
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        length, self.whole = self.get_seq_length(), tuple(whole[indices] for whole in self.whole)
+        self.show(length)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        length = self.get_seq_length()
+        self.whole = tuple(whole.repeat_interleave(repeats, 0) for whole in self.whole)
+        self.show(length)
+
+
 def read_prompts(lm: LanguageModel, prompts: list[list[int]], room: int) -> tuple[PromptCache, Tensor]:
     """Read each prompt up to its last token, which the next pass gives together with what follows.
 
@@ -111,21 +159,25 @@ def read_prompts(lm: LanguageModel, prompts: list[list[int]], room: int) -> tupl
     window = getattr(lm.model.config.get_text_config(), "sliding_window", None) or length
     left = window < length
     mask = torch.tensor([padded([1] * len(row), length, 0, left) for row in rows], device=lm.device)
-    empty = PromptCache(config=lm.model.config)
-    plain = all(type(layer) is DynamicLayer for layer in empty.layers)
+    cache = PromptCache(config=lm.model.config)
+    plain = all(type(layer) is DynamicLayer for layer in cache.layers)
     if left or not plain or not all(rows) or lm.device.type != "cpu":
-        return read_rows(lm, rows, mask if left else None), mask
-    parts: list[list[list[int]]] = []
-    for row in rows:
-        if not parts or (len(parts[-1]) + 1) * max(len(parts[-1][0]), len(row)) > READ:
-            parts.append([])
-        parts[-1].append(row)
-    return side_by_side([read_rows(lm, part) for part in parts], room), mask
+        read_rows(lm, cache, rows, mask if left else None)
+        return cache, mask
+    cache.layers = [RoomyLayer(len(rows), length, room) for _ in cache.layers]
+    for part in batches_by_tokens([len(row) for row in rows], READ, range(len(rows))):
+        for layer in cache.layers:
+            layer.rows = slice(part[0], part[-1] + 1)
+        read_rows(lm, cache, [rows[i] for i in part])
+    for layer in cache.layers:
+        layer.rows = None
+        layer.show(length)
+    return cache, mask
 
 
-def read_rows(lm: LanguageModel, rows: list[list[int]], mask: Tensor | None = None) -> PromptCache:
-    """The cache of one pass over whole rows, padded to the longest; on the left where there is a mask."""
-    cache, length = PromptCache(config=lm.model.config), max(map(len, rows))
+def read_rows(lm: LanguageModel, cache: PromptCache, rows: list[list[int]], mask: Tensor | None = None) -> None:
+    """Fill a cache in one pass over whole rows, padded to the longest; on the left where there is a mask."""
+    length = max(map(len, rows))
     filler, left = lm.tokenizer.pad_token_id, mask is not None
     ids = torch.tensor([padded(row, length, filler, left) for row in rows], device=lm.device)
     where = {"attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)} if left else {}
@@ -134,61 +186,6 @@ def read_rows(lm: LanguageModel, rows: list[list[int]], mask: Tensor | None = No
         with suppress(_Read):
             lm.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **where)
         cache.reading = False
-    return cache
-
-
-class RoomyLayer(DynamicLayer):
-    """Keys and values in tensors with room for more tokens, which are written there; `DynamicLayer` copies all that
-    went before at every token."""
-
-    def __init__(self, keys: Tensor, values: Tensor, length: int):
-        super().__init__()
-        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
-        self.whole = (keys, values)
-        self._show(length)
-
-    def _show(self, length: int) -> None:
-        self.keys, self.values = (whole[:, :, :length] for whole in self.whole)
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
-        start = self.get_seq_length()
-        end = start + key_states.shape[-2]
-        for whole, states in zip(self.whole, (key_states, value_states), strict=True):
-            whole[:, :, start:end] = states
-        self._show(end)
-        return self.keys, self.values
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        length, self.whole = self.get_seq_length(), tuple(whole[indices] for whole in self.whole)
-        self._show(length)
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        length = self.get_seq_length()
-        self.whole = tuple(whole.repeat_interleave(repeats, 0) for whole in self.whole)
-        self._show(length)
-
-
-def side_by_side(caches: list[PromptCache], room: int) -> PromptCache:
-    """One cache with the rows of all, padded on the right, and room for more tokens; the given ones are emptied."""
-    length = max(cache.get_seq_length() for cache in caches)
-    whole = copy.copy(caches[0])
-    whole.layers = [joined([cache.layers[i] for cache in caches], length, room) for i in range(len(whole.layers))]
-    return whole
-
-
-def joined(layers: list[DynamicLayer], length: int, room: int) -> RoomyLayer:
-    """One layer of `side_by_side`, with `length` slots filled."""
-    rows, (_, heads, _, size) = sum(len(layer.keys) for layer in layers), layers[0].keys.shape
-    keys, values = (layers[0].keys.new_empty(rows, heads, length + room, size) for _ in range(2))
-    start = 0
-    for layer in layers:
-        end, tokens = start + len(layer.keys), layer.get_seq_length()
-        for whole, part in ((keys, layer.keys), (values, layer.values)):
-            whole[start:end, :, :tokens] = part
-            whole[start:end, :, tokens:length] = 0
-        layer.keys = layer.values = None
-        start = end
-    return RoomyLayer(keys, values, length)
 
 
 @torch.inference_mode()
