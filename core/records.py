@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 Message = dict[str, str]
 
@@ -64,8 +64,7 @@ class Candidate:
     count: int = 1
 
 
-@dataclass(frozen=True)
-class Hit:
+class Hit(NamedTuple):
     """A retrieved document and the retriever's score."""
 
     doc: str

@@ -53,7 +53,7 @@ class Collection:
 
     def ids(self, rows: Sequence[int]) -> list[str]:
         """The ids of rows (places in the order of the source, from 0)."""
-        return [self._file.id(int(row)) for row in rows]
+        return self._file.ids(rows)
 
     def contents(self, ids: Sequence[str]) -> list[str]:
         """What the generator reads of each document: `Passage.content`.

@@ -1,9 +1,10 @@
 """Passages in one Arrow file: written as a stream, read by memory map."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 
 from core.records import Passage
@@ -41,6 +42,16 @@ class PassageFile:
         """The id of a row."""
         number, place = divmod(row, BATCH)
         return self._batches[number][0][place].as_py()
+
+    def ids(self, rows: Sequence[int]) -> list[str]:
+        """The ids of many rows."""
+        numbers, places = np.divmod(np.asarray(rows, dtype=np.int64), BATCH)
+        order = np.argsort(numbers, kind="stable")
+        found = np.empty(len(numbers), dtype=object)
+        for part in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):  # the rows of one record batch
+            if len(part):
+                found[part] = self._batches[numbers[part[0]]][0].take(pyarrow.array(places[part])).to_pylist()
+        return found.tolist()
 
     def passage(self, row: int) -> Passage:
         """The passage of a row."""

@@ -24,6 +24,8 @@ from retrieval.collection import Collection
 # variant -> bm25s' method and idf, and the delta of the paper; scores are those of `retrieval.bm25`
 VARIANTS = {"lucene": ("atire", "lucene", 0.0), "plus": ("bm25+", "bm25+", 1.0), "l": ("bm25l", "bm25l", 0.5)}
 MOST_THREADS = 8
+THREADED = 200_000  # passages below which a query is too little work to hand it to a thread
+SHARE = 32  # queries that a thread takes at once
 PARTS = 1000  # of the scores, whose maxima tell which documents can be among the best
 
 
@@ -34,7 +36,8 @@ class SavedBM25:
         collection: the collection.
         folder: the index, as `build_index` has made it.
         analyzer: text to terms, as at indexing.
-        threads: queries searched at once; each needs 4 bytes a document and a few times as much for matching ones.
+        threads: queries searched at once in a large collection; each needs 4 bytes a document and a few times as much
+            for matching ones.
     """
 
     def __init__(self, collection: Collection, folder: Path, analyzer: Analyzer, threads: int | None = None):
@@ -45,12 +48,12 @@ class SavedBM25:
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Up to `k` documents per query that share a term with it; equal scores in collection order."""
         terms = [self._model.get_tokens_ids(self.analyzer(query)) for query in queries]  # the analyser has one thread
-        with ThreadPoolExecutor(self.threads) as pool:
-            best = list(pool.map(lambda one: self._best(one, k), terms))
-        return [
-            [Hit(doc, score) for doc, score in zip(self.collection.ids(rows), scores, strict=True)]
-            for rows, scores in best
-        ]
+        shares = [terms[start : start + SHARE] for start in range(0, len(terms), SHARE)]
+        with ThreadPoolExecutor(self.threads if len(self.collection) >= THREADED else 1) as pool:
+            found = pool.map(lambda share: [self._best(one, k) for one in share], shares)
+            best = [one for share in found for one in share]
+        ids = iter(self.collection.ids([row for rows, _ in best for row in rows]))
+        return [[Hit(next(ids), score) for score in scores] for _, scores in best]
 
     def _best(self, terms: list[int], k: int) -> tuple[list[int], list[float]]:
         """Rows and scores of the `k` best documents."""
