@@ -59,18 +59,18 @@ def rows_of(path: Path, form: str, heading: str = "") -> Iterator[tuple[int, lis
     Raises:
         InputError: the file cannot be read, holds nothing, or a line has another number of fields.
     """
-    number = found = 0
+    number, found, wanted = 0, False, len(form.split())
     try:
         with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 fields = line.split()
                 if number == 1 and heading and fields == heading.split():
-                    form = heading
-                elif fields and len(fields) != len(form.split()):
-                    raise InputError(f"{path}:{number}: expected `{form}`, got {line.strip()!r:.80}.")
-                elif fields:
-                    found += 1
+                    form, wanted = heading, len(fields)
+                elif len(fields) == wanted:
+                    found = True
                     yield number, fields
+                elif fields:
+                    raise InputError(f"{path}:{number}: expected `{form}`, got {line.strip()!r:.80}.")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:

@@ -55,15 +55,25 @@ def per_query(qrels: Qrels, run: Run, names: Sequence[str] = DEFAULT) -> dict[st
     judged = {query: docs for query, docs in qrels.items() if any(grade >= 1 for grade in docs.values())}
     found = {query: run[query] for query in judged if run.get(query)}
     grades = {grade for docs in judged.values() for grade in docs.values()}
-    retrieved = {measure_of("MAP"): "MAP", measure_of("NumRet(rel=1)"): "found"}
-    measures = {measure_of(name, grades): name for name in names if name != RETRIEVED}
-    wanted = measures.keys() | (retrieved.keys() if RETRIEVED in names else set())
-    values = {name: dict.fromkeys(judged, 0.0) for name in [*names, "MAP", "found"]}
-    own_gains = {measure for measure in wanted if measure.NAME == "nDCG" and isinstance(measure["gains"], dict)}
-    for some in (wanted - own_gains, own_gains) if found else ():  # together, ir_measures mixes their gains up
-        for one in ir_measures.iter_calc(list(some), judged, found) if some else ():
-            for name in {measures.get(one.measure), retrieved.get(one.measure)} - {None}:
+    measures = {name: measure_of(name, grades) for name in names if name != RETRIEVED}
+    if RETRIEVED in names:
+        measures |= {"MAP": measure_of("MAP"), "found": measure_of("NumRet(rel=1)")}
+    cut = {name: int(name[4:]) for name, measure in measures.items() if measure.NAME == "RR" and "@" in name}
+    measures |= {name: measure_of("MRR") for name in cut}  # trec_eval's, cut here: the other provider is slow
+    values = {name: dict.fromkeys(judged, 0.0) for name in [*names, *measures]}
+    called: dict[str, list[str]] = {}
+    for name, measure in measures.items():
+        called.setdefault(str(measure), []).append(name)
+    distinct = {text: measures[some[0]] for text, some in called.items()}
+    own_gains = {t: m for t, m in distinct.items() if m.NAME == "nDCG" and isinstance(m["gains"], dict)}
+    others = {t: m for t, m in distinct.items() if t not in own_gains}
+    names_of = {id(measure): called[text] for text, measure in distinct.items()}  # writing a measure out takes long
+    for some in (others, own_gains) if found else ():  # together, ir_measures mixes their gains up
+        for one in ir_measures.iter_calc(list(some.values()), judged, found) if some else ():
+            for name in names_of.get(id(one.measure)) or called[str(one.measure)]:
                 values[name][one.query_id] = float(one.value)
+    for name, depth in cut.items():
+        values[name] = {query: value if value * depth >= 1 - 1e-9 else 0.0 for query, value in values[name].items()}
     if RETRIEVED in names:
         for query, docs in judged.items():
             relevant = sum(grade >= 1 for grade in docs.values())

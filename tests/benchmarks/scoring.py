@@ -18,10 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import astuple
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TURNS = {"a": 96, "b": 3, "c": 512}
+TURNS = {"a": 96, "b": 6, "c": 512}
 PLAIN_ITEMS = {"a": 10_000, "b": 24, "c": 32}  # the plain way is timed on so many items
 NEW_TOKENS = {"a": 16, "b": 32, "c": 32}
 ROUNDS = 3  # of the batched way; the plain way takes long enough once
@@ -192,20 +193,32 @@ def plain_udcg(lm, jobs: list[list], readings: list, case: str) -> list:
 WAYS = {"fast": fast, "plain": plain, "fast udcg": fast_udcg, "plain udcg": plain_udcg}
 
 
-def measure(case: str, way: str, turns: int, folder: Path) -> dict:
+def prepare(case: str, turns: int, file: Path) -> None:
+    """Write the jobs of a case."""
+    jobs = quickstart_jobs(turns, file.parent / str(turns)) if case == "a" else long_jobs(turns)
+    file.write_text(json.dumps([[astuple(reading) for reading in job] for job in jobs]))
+
+
+def prepared(file: Path) -> list[list]:
+    """What `prepare` has written."""
+    from scoring.generator import Reading
+
+    return [
+        [Reading(tuple(map(tuple, history)), question, tuple(documents)) for history, question, documents in job]
+        for job in json.loads(file.read_text())
+    ]
+
+
+def measure(case: str, way: str, file: Path) -> dict:
     """One way in this process."""
     from core.runtime import peak_memory_mb
-    from tests.oracle import plain_scores
 
-    jobs = quickstart_jobs(turns, folder) if case == "a" else long_jobs(turns)
-    lm = model_of(case)
+    jobs, lm, work = prepared(file), model_of(case), WAYS[way]
     readings = [reading for job in jobs for reading in job]
     if way.startswith("plain"):
         readings = readings[: PLAIN_ITEMS[case]]
-    plain_scores(lm, readings[0], 2)  # the first pass of a process is slow in every way
-    fast(lm, jobs[:1], jobs[0], case)
-    work = WAYS[way]
     before, seconds = resident_mb(), []
+    work(lm, jobs[:1], readings[:1], case)  # the first pass of a process is slow in every way
     for _ in range(1 if way.startswith("plain") else ROUNDS):
         start = time.perf_counter()
         done = work(lm, jobs, readings, case)
@@ -225,10 +238,14 @@ def measure(case: str, way: str, turns: int, folder: Path) -> dict:
     return made
 
 
-def in_process(case: str, way: str, turns: int) -> dict:
+def in_process(case: str, way: str, turns: int, folder: Path) -> dict:
     """One way in a process of its own."""
-    words = [sys.executable, "-m", "tests.benchmarks.scoring", "--case", case, "--way", way, "--turns", str(turns)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    file = folder / f"{case}-{turns}.json"
+    words = [sys.executable, "-m", "tests.benchmarks.scoring", "--case", case, "--turns", str(turns)]
+    words += ["--file", str(file), "--way"]
+    if not file.exists():
+        subprocess.run([*words, "prepare"], cwd=ROOT, capture_output=True, check=True)
+    done = subprocess.run([*words, way], cwd=ROOT, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -237,20 +254,35 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--turns", type=int, help="turns of each case")
     parser.add_argument("--case", choices=["a", "b", "c"], help="this case alone")
-    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--way", choices=["prepare", *WAYS], help=argparse.SUPPRESS)
+    parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.way:
-        with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(measure(arguments.case, arguments.way, arguments.turns, Path(folder))))
+    if arguments.way == "prepare":
+        prepare(arguments.case, arguments.turns, arguments.file)
         return
+    if arguments.way:
+        print(json.dumps(measure(arguments.case, arguments.way, arguments.file)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        made = compare(arguments, Path(folder))
+    for case, figures in made.items():
+        print(f"{case}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(made, indent=2) + "\n")
+
+
+def compare(arguments: argparse.Namespace, folder: Path) -> dict:
+    """Every way of the wanted cases."""
     import torch
 
     cases = [arguments.case] if arguments.case else ["a", "b", *(["c"] if torch.cuda.is_available() else [])]
     made: dict = {}
     for case in cases:
         turns = arguments.turns or TURNS[case]
-        quick, plain = in_process(case, "fast", turns), in_process(case, "plain", turns)
-        twice = in_process(case, "fast", 2 * turns)
+        quick, plain, twice = (
+            in_process(case, way, count, folder)
+            for way, count in (("fast", turns), ("plain", turns), ("fast", 2 * turns))
+        )
         made[case] = quick | {
             "ratio": quick["items_per_s"] / plain["items_per_s"],
             "plain_items_per_s": plain["items_per_s"],
@@ -260,12 +292,9 @@ def main() -> None:
         }
     if "a" in cases:
         turns = arguments.turns or TURNS["a"]
-        quick, plain = in_process("a", "fast udcg", turns), in_process("a", "plain udcg", turns)
+        quick, plain = (in_process("a", way, turns, folder) for way in ("fast udcg", "plain udcg"))
         made["udcg"] = {"ratio": quick["items_per_s"] / plain["items_per_s"], "items_per_s": quick["items_per_s"]}
-    for case, figures in made.items():
-        print(f"{case}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(made, indent=2) + "\n")
+    return made
 
 
 if __name__ == "__main__":
