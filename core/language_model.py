@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from core.artifacts import sha256
 from core.errors import InputError, first_line
-from core.runtime import keep_freed_memory, log
+from core.runtime import log
 
 # For a tokenizer without a chat template; a completion begins with a blank, so that prompts stay prefixes.
 PLAIN_TEMPLATE = (
@@ -74,8 +74,6 @@ def load_language_model(
         InputError: the model cannot be loaded; names it and the cause.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device == "cpu":
-        keep_freed_memory()
     try:
         tokenizer = load_tokenizer(name)
         model, found = AutoModelForCausalLM.from_pretrained(

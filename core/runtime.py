@@ -1,9 +1,6 @@
 """Logging, progress, seeds, processes, peak memory: how a long run shows itself."""
 
-import contextlib
-import ctypes
 import errno
-import functools
 import hashlib
 import logging
 import os
@@ -92,20 +89,6 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@functools.cache
-def keep_freed_memory() -> None:
-    """Let glibc keep large freed blocks for the next pass, as `MALLOC_MMAP_THRESHOLD_` and its like in the environment
-    would. It gives them back to the system otherwise, and each pass of a model on a CPU asks for them again, page by
-    page. Other C libraries are left as they are.
-    """
-    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # numbers of malloc.h
-    with contextlib.suppress(AttributeError, OSError, TypeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(mmap_threshold, 1 << 30)
-        mallopt(trim_threshold, (1 << 31) - 1)
-        mallopt(top_pad, 1 << 26)
 
 
 def seed_of(*parts: object) -> int:
