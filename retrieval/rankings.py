@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.artifacts import Stage, completed
+from core.errors import InputError
 from core.read_settings import read_settings
 from core.runtime import process, run_command, set_up_logging
 from core.settings import Settings
@@ -42,7 +43,11 @@ def rankings_stage(settings: Settings) -> Stage:
 
 
 def make_rankings(settings: Settings) -> Stage:
-    """Bring the stage to its end."""
+    """Bring the stage to its end.
+
+    Raises:
+        InputError: not one candidate has a document.
+    """
     candidates = completed(settings.run_dir / "candidates")
 
     def plan() -> list[list[Queries]]:
@@ -61,7 +66,18 @@ def make_rankings(settings: Settings) -> Stage:
 
         return make
 
-    return carry_out(rankings_stage(settings), plan, worker, summarise)
+    def summarise_found(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
+        counts = summarise(records)
+        if counts.get("rankings") and counts["empty"] == counts["rankings"]:
+            example = next(c["text"] for r in candidates.records() for c in r["candidates"])
+            raise InputError(
+                f"rankings: not one of {counts['rankings']} rewrites has a document; one of them is {example!r:.80}. "
+                f"Do they share words with `data.corpus`? All are in {candidates.folder}; look at `rewriter.model`, "
+                f"`data.corpus` and `retrieval.analyzer`."
+            )
+        return counts
+
+    return carry_out(rankings_stage(settings), plan, worker, summarise_found)
 
 
 def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:

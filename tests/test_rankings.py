@@ -56,3 +56,11 @@ def test_auto_and_the_engine_that_it_stands_for_are_one(run, caplog):
     with pytest.raises(InputError, match="`settings.engine` was 'rank_bm25', is 'bm25s'"):
         make_rankings(run("--retrieval.engine", "bm25s"))
     assert completed(stage.folder).complete
+
+
+def test_rewrites_that_find_nothing_stop_the_run_with_an_example(run, tmp_path):
+    settings = run()
+    (tmp_path / "corpus.jsonl").write_text('{"id": "d0", "text": "rivers and lakes"}\n')
+    for _ in range(2):  # and the same command stops there again
+        with pytest.raises(InputError, match="not one of 6 rewrites has a document; one of them is 'thing0'"):
+            make_rankings(settings)

@@ -24,6 +24,7 @@ from core.inputs import corpus_source, data_file, same_data
 from core.read_settings import read_settings
 from core.runtime import log, peak_memory_mb, process, run_command, set_up_logging, use_cores, wait_for_all
 from core.settings import STAGES, Settings, as_plain, rewriter_model
+from retrieval.collection import collection_of
 from retrieval.rankings import make_rankings
 from rewriter.candidates import make_candidates
 from scoring.pairs import make_pairs
@@ -131,6 +132,8 @@ def prepare(settings: Settings) -> None:
     corpus_source(settings)
     for section in ("sft", "dpo"):
         trainer_config(section, settings, settings.run_dir / section / "checkpoints")
+    if STAGES.index(last) >= STAGES.index("rankings"):
+        collection_of(settings)  # a bad passage is named before anything is sampled
     if STAGES.index(last) >= STAGES.index("scores"):
         check_scoring(settings)
     if STAGES.index(last) >= STAGES.index("sft"):

@@ -8,6 +8,8 @@ from core.errors import InputError
 from core.runtime import log, process, seed_of
 from train.policy import ADAPTER
 
+FEW_STEPS = 10  # fewer leave an adapter as good as untrained
+
 
 def last_checkpoint(folder: Path) -> str | None:
     """The newest whole checkpoint: `trainer_state.json` is what Transformers writes last."""
@@ -117,3 +119,10 @@ def finish_training(trainer, stage: Stage, rows: int) -> None:
     figures = ", ".join(f"{key} {value:.3f}" for key, value in shown.items() if value is not None)
     log.info("%s: %d rows, %d steps, %s in %.0f s -> %s", stage.name, rows, trainer.state.global_step, figures,
              last.get("train_runtime", 0.0), stage.folder / ADAPTER)  # fmt: skip
+    if trainer.state.global_step < FEW_STEPS:
+        log.warning(
+            "%s: %d steps are too few to learn from; give more turns, or lower `%s.gradient_accumulation_steps` (%d), "
+            "`%s.per_device_train_batch_size` (%d) or `pairs.drop_fraction`.",
+            stage.name, trainer.state.global_step, stage.name, trainer.args.gradient_accumulation_steps, stage.name,
+            trainer.args.per_device_train_batch_size,
+        )  # fmt: skip
