@@ -121,7 +121,7 @@ def finish_training(trainer, stage: Stage, rows: int) -> None:
              last.get("train_runtime", 0.0), stage.folder / ADAPTER)  # fmt: skip
     if trainer.state.global_step < FEW_STEPS:
         log.warning(
-            "%s: %d steps are too few to learn from; give more turns, or lower `%s.gradient_accumulation_steps` (%d), "
+            "%s: %d steps are too few to learn from: give more turns, or lower `%s.gradient_accumulation_steps` (%d), "
             "`%s.per_device_train_batch_size` (%d) or `pairs.drop_fraction`.",
             stage.name, trainer.state.global_step, stage.name, trainer.args.gradient_accumulation_steps, stage.name,
             trainer.args.per_device_train_batch_size,
