@@ -1,5 +1,6 @@
 """Retrieval measures by ir_measures, and paired comparison of two systems."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -58,7 +59,8 @@ def per_query(qrels: Qrels, run: Run, names: Sequence[str] = DEFAULT) -> dict[st
     measures = {name: measure_of(name, grades) for name in names if name != RETRIEVED}
     if RETRIEVED in names:
         measures |= {"MAP": measure_of("MAP"), "found": measure_of("NumRet(rel=1)")}
-    cut = {name: int(name[4:]) for name, measure in measures.items() if measure.NAME == "RR" and "@" in name}
+    plain_cut = {name: re.fullmatch(r"M?RR@(\d+)", name) for name in measures}
+    cut = {name: int(found_cut[1]) for name, found_cut in plain_cut.items() if found_cut}
     measures |= {name: measure_of("MRR") for name in cut}  # trec_eval's, cut here: the other provider is slow
     values = {name: dict.fromkeys(judged, 0.0) for name in [*names, *measures]}
     called: dict[str, list[str]] = {}

@@ -67,3 +67,10 @@ def test_turns_of_one_conversation_are_no_independent_evidence():
     a, b = {f"t{i}": 1.0 for i in range(40)}, {f"t{i}": 0.0 for i in range(40)}
     one = compare(a, b, {turn: "c" for turn in a})
     assert one.p > 0.9  # a single conversation can flip its sign either way
+
+
+@pytest.mark.parametrize("name", ["MRR@10", "RR@10", "MRR@2", "MRR(rel=2)@10", "MRR"])
+def test_reciprocal_rank_by_every_name(name):
+    run = {"q": {"a": 3.0, "b": 2.0, "c": 1.0}}
+    expected = {"MRR@2": 0.0}.get(name, 1 / 3)
+    assert per_query({"q": {"c": 2}}, run, [name])[name]["q"] == pytest.approx(expected)
