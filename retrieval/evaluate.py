@@ -9,7 +9,9 @@ Equal scores are ordered as trec_eval does: by document id, falling.
 
 import argparse
 import json
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,21 @@ def table(means: dict[str, dict[str, float]], compared: dict[str, Comparison]) -
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
+def measure(path: Path, qrels: Qrels, measures: list[str]) -> tuple[dict[str, int], dict[str, dict[str, float]]]:
+    """Counts and values, measure -> query -> value, of one run.
+
+    Raises:
+        InputError: the file is not usable, or no query of both has a relevant document.
+    """
+    run = read_run(path)
+    counts = count(qrels, run)
+    if not counts["evaluated"]:
+        raise InputError("no query of the qrels has a document with grade 1 or above: nothing can be measured.")
+    if counts["missing"] == counts["evaluated"]:
+        raise InputError(f"{path}: none of its {len(run)} queries has qrels; do the query ids fit?")
+    return counts, per_query(qrels, run, measures)
+
+
 def evaluate(
     paths: list[Path], qrels: Qrels, measures: list[str], by_conversation: bool = False, resamples: int = 2000
 ) -> tuple[dict[str, Any], str]:
@@ -78,14 +95,10 @@ def evaluate(
     if len(set(names)) < len(names):
         names = [str(path) for path in paths]
     values, lines, made = {}, [], {"runs": {}, "comparison": {}}
-    for name, path in zip(names, paths, strict=True):
-        run = read_run(path)
-        counts = count(qrels, run)
-        if not counts["evaluated"]:
-            raise InputError("no query of the qrels has a document with grade 1 or above: nothing can be measured.")
-        if counts["missing"] == counts["evaluated"]:
-            raise InputError(f"{path}: none of its {len(run)} queries has qrels; do the query ids fit?")
-        values[name] = per_query(qrels, run, measures)
+    with ProcessPoolExecutor(len(paths)) as pool:  # reading a large run takes longer than all the rest
+        measured = list(pool.map(partial(measure, qrels=qrels, measures=measures), paths))
+    for name, (counts, found) in zip(names, measured, strict=True):
+        values[name] = found
         means = {measure: sum(v.values()) / len(v) for measure, v in values[name].items()}
         made["runs"][name] = {"measures": means, "counts": counts}
         lines.append(said(name, counts))

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from core.trec import read_run
 from tests.conftest import finish
 
 RUN = "q1 Q0 b 1 5 t\nq1 Q0 a 2 4 t\nq1 Q0 d 3 3 t\nq1 Q0 c 4 2 t\nq2 Q0 y 1 1 t\nq5 Q0 y 1 1 t\n"
@@ -65,6 +66,26 @@ def test_bad_files_are_named(files, name, text, expected):
     assert expected in evaluate("--run", files / "a.run", "--qrels", files / "qrels", ok=False)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        RUN.replace(" ", "\t"),
+        RUN.replace(" ", "  "),
+        RUN.replace("\n", "\r\n"),
+        "\ufeff" + RUN,
+        RUN.replace("\n", " \n"),
+        " " + RUN.replace("\n", "\n\n"),
+        "".join(sorted(RUN.splitlines(True), key=lambda line: line.split()[3])),
+        RUN[:-1],
+    ],
+    ids=["tabs", "two blanks", "Windows", "byte order mark", "blank at the end", "empty lines", "by rank", "no end"],
+)
+def test_a_run_however_it_is_laid_out(tmp_path, text):
+    (tmp_path / "run").write_text(text, encoding="utf-8", newline="")
+    expected = {"q1": {"b": 5.0, "a": 4.0, "d": 3.0, "c": 2.0}, "q2": {"y": 1.0}, "q5": {"y": 1.0}}
+    assert read_run(tmp_path / "run") == expected
+
+
 def test_bad_flags_are_named(files):
     words = ["--run", files / "a.run", "--qrels", files / "qrels"]
     assert "`MRRR@3` is no measure" in evaluate(*words, "--measures", "MRRR@3", ok=False)
@@ -74,7 +95,7 @@ def test_bad_flags_are_named(files):
 
 @pytest.mark.slow
 def test_a_large_run_is_quick(tmp_path):
-    """10,000 queries of 100 documents: 3 s on an idle machine of two cores."""
+    """Two runs of 10,000 queries and 100 documents each, with the comparison: 3 s on an idle machine of two cores."""
     rng = random.Random(0)
     with (tmp_path / "run").open("w") as run, (tmp_path / "qrels").open("w") as qrels:
         for query in range(10_000):
@@ -83,6 +104,7 @@ def test_a_large_run_is_quick(tmp_path):
                 run.write(f"c{query // 8}_{query % 8} Q0 {doc} {rank} {101 - rank} tag\n")
                 if rank == 1 + query % 100:
                     qrels.write(f"c{query // 8}_{query % 8} 0 {doc} 1\n")
+    (tmp_path / "run2").write_text((tmp_path / "run").read_text())
     start = time.monotonic()
-    evaluate("--run", tmp_path / "run", "--qrels", tmp_path / "qrels")
+    evaluate("--run", tmp_path / "run", "--run2", tmp_path / "run2", "--qrels", tmp_path / "qrels")
     assert time.monotonic() - start < 9
