@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from core.language_model import LanguageModel
+from core.workers import beside
 
 SLACK = 1.05  # of batches of even size, for what their padding takes
 
@@ -41,15 +42,15 @@ def each_batch(lm: LanguageModel, lengths: list[int], budget: int, work: Callabl
     Args:
         lm: the model, to know its device.
         lengths: tokens of each item.
-        budget: most tokens in work at once.
+        budget: most tokens in work at once, in the processes beside this one too.
         work: is given positions of `lengths`.
     """
     if not lengths:
         return
     workers = torch.get_num_threads() if lm.device.type == "cpu" else 1
-    rounds = math.ceil(sum(lengths) / budget)
-    even = math.ceil(SLACK * sum(lengths) / (rounds * workers))  # so that no core is idle in the last round
-    batches = batches_by_tokens(lengths, max(1, min(budget // workers, even)))
+    at_once, rounds = workers * beside(), math.ceil(sum(lengths) / budget)
+    even = math.ceil(SLACK * sum(lengths) / (rounds * at_once))  # so that no core is idle in the last round
+    batches = batches_by_tokens(lengths, max(1, min(budget // at_once, even)))
     if workers == 1 or len(batches) == 1:
         for batch in batches:
             work(batch)

@@ -18,9 +18,9 @@ from transformers.cache_utils import DynamicLayer
 from core.batches import batches_by_tokens
 from core.language_model import LanguageModel
 
-FACTS = 1 << 22  # numbers of a float32 copy of logits
+FACTS = (1 << 17, 1 << 26)  # numbers of a float32 copy of logits, on a CPU (what its cache holds) and on a GPU
 READ = 1024  # tokens that a CPU reads in one pass, if a row is not longer
-LOGITS = (1 << 24, 1 << 28)  # most numbers of the logits of one pass, on a CPU and on a GPU
+LOGITS = (1 << 23, 1 << 28)  # most numbers of the logits of one pass, on a CPU and on a GPU
 
 
 @dataclass
@@ -57,20 +57,25 @@ def entropy_of(logprobs: Tensor) -> Tensor:
     return -torch.linalg.vecdot(logprobs.exp(), logprobs.clamp(min=torch.finfo(logprobs.dtype).min))
 
 
-def facts_of(logits: Tensor, tokens: Tensor) -> tuple[list[float], list[float]]:
-    """Log-probability of one token in each row of logits, and the row's entropy; in float32, a few rows at a time.
+def facts_of(logits: Tensor, choose: Callable[[Tensor, slice], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """One token of each row of logits, its log-probability and the row's entropy; in float32, a few rows at a time.
 
     Args:
         logits: [rows, vocabulary], raw.
-        tokens: [rows].
+        choose: (log-probabilities [some, vocabulary], which rows these are) -> token of each [some].
+
+    Returns:
+        Tokens, log-probabilities and entropies [rows].
     """
-    size = max(1, FACTS // logits.shape[-1])
-    logprobs, entropies = [], []
+    size = max(1, FACTS[logits.device.type == "cuda"] // logits.shape[-1])
+    found = []
     for start in range(0, len(logits), size):
-        part = logits[start : start + size].float().log_softmax(-1)
-        logprobs += part.gather(-1, tokens[start : start + size, None])[:, 0].tolist()
-        entropies += entropy_of(part).tolist()
-    return logprobs, entropies
+        rows = slice(start, start + size)
+        logprobs = logits[rows].float().log_softmax(-1)
+        tokens = choose(logprobs, rows)
+        found.append((tokens, logprobs.gather(-1, tokens[:, None])[:, 0], entropy_of(logprobs)))
+    tokens, chosen, entropies = map(torch.cat, zip(*found, strict=True))
+    return tokens, chosen, entropies
 
 
 class _Read(Exception):
@@ -89,15 +94,40 @@ class PromptCache(DynamicCache):
             raise _Read
         return found
 
+    def keep(self, rows: Tensor) -> None:
+        """Let go of all but some rows, in rising order."""
+        for layer in self.layers:
+            if isinstance(layer, RoomyLayer):
+                layer.keep(rows.tolist())
+            else:
+                layer.batch_select_indices(rows)
+
+
+class Room:
+    """Space for the keys and values of all layers, taken from the system at once and given back at once.
+
+    Args:
+        tensors: number of tensors that will be asked for, of one shape in most models.
+    """
+
+    def __init__(self, tensors: int):
+        self.tensors, self.left = tensors, []
+
+    def take(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """A tensor of a shape, with anything in it."""
+        if not self.left:
+            self.left = list(like.new_empty(self.tensors, *shape))
+        return self.left.pop() if self.left[-1].shape == shape else like.new_empty(shape)
+
 
 class RoomyLayer(DynamicLayer):
     """Keys and values in tensors with room for more tokens, which are written there; `DynamicLayer` copies all that
     went before at every token. Prompts are read a few rows at a time: `rows` are those of the pass, None once all are.
     """
 
-    def __init__(self, rows: int, length: int, room: int):
+    def __init__(self, rows: int, length: int, more: int, room: Room):
         super().__init__()
-        self.all_rows, self.length, self.room = rows, length, room
+        self.all_rows, self.length, self.more, self.room = rows, length, more, room
         self.rows: slice | None = None
         self.whole: tuple[Tensor, Tensor] | None = None
 
@@ -120,13 +150,23 @@ class RoomyLayer(DynamicLayer):
     def _read(self, both: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Keep what a pass over some rows has computed; it looks at no other rows."""
         if self.whole is None:
-            slots = self.length + self.room
-            self.whole = tuple(s.new_empty(self.all_rows, s.shape[1], slots, s.shape[3]) for s in both)
+            slots = self.length + self.more
+            self.whole = tuple(self.room.take(s, (self.all_rows, s.shape[1], slots, s.shape[3])) for s in both)
         for whole, states in zip(self.whole, both, strict=True):
             tokens = states.shape[2]
             whole[self.rows, :, :tokens] = states
             whole[self.rows, :, tokens : self.length] = 0
         return both
+
+    def keep(self, rows: list[int]) -> None:
+        """Let go of all but some rows, in rising order; these move together where they stand."""
+        length = self.get_seq_length()
+        for whole in self.whole:
+            for new, old in enumerate(rows):
+                if new != old:
+                    whole[new, :, :length] = whole[old, :, :length]
+        self.whole = tuple(whole[: len(rows)] for whole in self.whole)
+        self.show(length)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         length, self.whole = self.get_seq_length(), tuple(whole[indices] for whole in self.whole)
@@ -166,7 +206,8 @@ def read_prompts(lm: LanguageModel, prompts: list[list[int]], room: int) -> tupl
     if left or not plain or not all(rows) or lm.device.type != "cpu":
         read_rows(lm, cache, rows, mask if left else None)
         return cache, mask
-    cache.layers = [RoomyLayer(len(rows), length, room) for _ in cache.layers]
+    space = Room(2 * len(cache.layers))
+    cache.layers = [RoomyLayer(len(rows), length, room, space) for _ in cache.layers]
     for part in batches_by_tokens([len(row) for row in rows], READ, range(len(rows))):
         for layer in cache.layers:
             layer.rows = slice(part[0], part[-1] + 1)
@@ -221,11 +262,11 @@ def decode(
         where = {"attention_mask": mask, "position_ids": position}
         logits = lm.model(input_ids=tokens[:, None], past_key_values=cache, use_cache=True, **where).logits[:, -1]
         position = position + 1
-        logprobs = logits.float().log_softmax(-1)
-        tokens = pick(logprobs, step, numbers)
+        tokens, chosen, entropies = facts_of(
+            logits, lambda logprobs, some, step=step, numbers=numbers: pick(logprobs, step, numbers[some])
+        )
         ends = torch.isin(tokens, stop)
-        chosen = logprobs.gather(-1, tokens[:, None])[:, 0]
-        columns = (numbers, tokens, ends, running, chosen, entropy_of(logprobs))
+        columns = (numbers, tokens, ends, running, chosen, entropies)
         for number, token, end, alive, logprob, entropy in zip(*(c.tolist() for c in columns), strict=True):
             if alive and end:
                 rows[number].ended, rows[number].end_logprob = True, logprob
@@ -238,7 +279,7 @@ def decode(
             break
         if running.sum() <= 0.75 * len(running):  # let go of the rows that have ended
             kept = running.nonzero()[:, 0]
-            cache.batch_select_indices(kept)
+            cache.keep(kept)
             numbers, tokens, mask, position, running = (t[kept] for t in (numbers, tokens, mask, position, running))
     return [rows[i * samples : (i + 1) * samples] for i in range(len(prompts))]
 
@@ -262,12 +303,9 @@ def score_continuations(
     flat = [(owner, row) for owner, rows in enumerate(continuations) for row in rows]
     made = [Decoded(row) for _, row in flat]
     room = LOGITS[lm.device.type == "cuda"] // lm.model.config.get_text_config().vocab_size
-    parts = batches_by_tokens([len(row) for _, row in flat], room)
-    for number, part in enumerate(parts, 1):
+    for part in batches_by_tokens([len(row) for _, row in flat], room):
         owners = torch.tensor([flat[i][0] for i in part], device=lm.device)
-        own, before = cache if number == len(parts) else copy.deepcopy(cache), mask[owners]
-        if owners.tolist() != list(range(len(prompts))):
-            own.batch_select_indices(owners)
+        own, before = rows_of(cache, owners), mask[owners]
         length = max(len(flat[i][1]) for i in part)
         given = [padded([prompts[flat[i][0]][-1], *flat[i][1]], length + 1) for i in part]
         given = torch.tensor(given, device=lm.device)
@@ -279,12 +317,21 @@ def score_continuations(
             past_key_values=own,
             use_cache=True,
         ).logits
-        logprobs, entropies = facts_of(logits.flatten(0, 1), given[:, 1:].flatten())
+        tokens = given[:, 1:].flatten()
+        _, chosen, entropies = facts_of(logits.flatten(0, 1), lambda _, some, tokens=tokens: tokens[some])
         for k, i in enumerate(part):
             mine = slice(k * length, k * length + len(flat[i][1]))
-            made[i].logprobs, made[i].entropies = logprobs[mine], entropies[mine]
+            made[i].logprobs, made[i].entropies = chosen[mine].tolist(), entropies[mine].tolist()
     results = iter(made)
     return [[next(results) for _ in rows] for rows in continuations]
+
+
+def rows_of(cache: PromptCache, indices: Tensor) -> PromptCache:
+    """Some rows of a cache as a cache of their own; the first stays as it is."""
+    made = copy.copy(cache)
+    made.layers = [copy.copy(layer) for layer in cache.layers]
+    made.batch_select_indices(indices)
+    return made
 
 
 def padded(row: list[int], length: int, filler: int = 0, left: bool = False) -> list[int]:

@@ -1,6 +1,7 @@
 """The frame that every record-making stage shares: skip when complete, share turns out, go on, count, one summary
 line."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -17,6 +18,7 @@ def carry_out(
     make: Callable[[], Callable[[list[Any]], list[dict[str, Any]]]],
     summarise: Callable[[Iterable[dict[str, Any]]], dict[str, Any]],
     most_failed: float = 1.0,
+    workers: Callable[[], int] = lambda: 1,
 ) -> Stage:
     """Bring a stage to its end, or pass over it when it is complete.
 
@@ -27,6 +29,7 @@ def carry_out(
             work.
         summarise: counts over all records, for the manifest and the summary line; `failed` and `total` are looked at.
         most_failed: share of failed records above which the run stops.
+        workers: number of processes that make batches beside each other, asked when there is work.
 
     Raises:
         InputError: too many records failed.
@@ -50,7 +53,7 @@ def carry_out(
             log.info("%s: going on after %d finished records", stage.name, len(done))
         worker = make()
         with Progress(stage.name, total) as progress:
-            made = in_batches(stage, plan, worker, progress.advance)
+            made = in_batches(stage, plan, worker, progress.advance, workers())
     wait_for_all()
     counts = summarise(stage.records())
     failed, all_records = counts.get("failed", 0), counts.get("total", 0)
@@ -73,8 +76,10 @@ def carry_out(
     return stage
 
 
-def shared_out(items: list[Any], size: int) -> list[list[Any]]:
-    """This process's share of the items, every n-th, cut into batches of a size."""
+def shared_out(items: list[Any], size: int, workers: int = 1) -> list[list[Any]]:
+    """This process's share of the items, every n-th, cut into batches of a size, or less if not all of the workers
+    would have one."""
     rank, world = process()
     mine = items[rank::world]
+    size = max(1, min(size, math.ceil(len(mine) / workers)))
     return [mine[i : i + size] for i in range(0, len(mine), size)]

@@ -17,6 +17,7 @@ from core.records import Turn
 from core.runtime import process, run_command, set_up_logging, use_cores
 from core.settings import Settings, rewriter_model
 from core.stages import carry_out, shared_out
+from core.workers import cores
 from rewriter.conversations import turns_hash, turns_of
 
 NAME = "candidates"
@@ -43,7 +44,7 @@ def make_candidates(settings: Settings) -> Stage:
 
     def plan() -> list[list[Turn]]:
         turns = turns_of(settings, "train", settings.run.limit)
-        return shared_out(turns, max(1, options.batch_tokens // (256 * options.n)))
+        return shared_out(turns, max(1, options.batch_tokens // (256 * options.n)), cores())
 
     def worker():
         from core.language_model import check_room, load_language_model
@@ -64,7 +65,7 @@ def make_candidates(settings: Settings) -> Stage:
 
         return make
 
-    return carry_out(candidates_stage(settings), plan, worker, summarise, settings.run.max_failed_fraction)
+    return carry_out(candidates_stage(settings), plan, worker, summarise, settings.run.max_failed_fraction, cores)
 
 
 def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:

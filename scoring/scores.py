@@ -18,6 +18,7 @@ from core.records import Score, Turn
 from core.runtime import log, process, run_command, set_up_logging, use_cores
 from core.settings import Settings, rewriter_model
 from core.stages import carry_out, shared_out
+from core.workers import cores
 from retrieval.collection import Collection, collection_of
 from rewriter.conversations import turns_hash, turns_of
 from scoring.labels import check_labels, parts_of, settings_read
@@ -127,7 +128,7 @@ def make_scores(settings: Settings) -> Stage:
             job_of(turns[record["id"]], texts[record["id"]], record["rankings"], settings.scoring.question, by_score)
             for record in completed(settings.run_dir / "rankings").records()
         ]
-        return shared_out(sorted(jobs, key=lambda job: job.id), BATCH)
+        return shared_out(sorted(jobs, key=lambda job: job.id), BATCH, cores())
 
     def worker():
         collection = collection_of(settings)
@@ -139,7 +140,7 @@ def make_scores(settings: Settings) -> Stage:
 
         return make
 
-    return carry_out(scores_stage(settings), plan, worker, summarise, settings.run.max_failed_fraction)
+    return carry_out(scores_stage(settings), plan, worker, summarise, settings.run.max_failed_fraction, cores)
 
 
 def check_model(key: str, name: str) -> None:

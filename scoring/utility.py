@@ -26,6 +26,7 @@ from core.errors import InputError, first_line
 from core.records import Score
 from core.runtime import Progress, log, run_command, set_up_logging
 from core.settings import ScoringSettings
+from core.workers import cores, map_on_cores
 from rewriter.conversations import ROLES
 from scoring import grogu
 from scoring.labels import NEEDS, REWARDS
@@ -255,11 +256,15 @@ def judge_file(arguments: argparse.Namespace) -> None:
     write_json(plan, asked)
     with part.open("a", encoding="utf-8") as handle, Progress("utility", len(items), "items") as progress:
         progress.advance(len(done))
-        for start in range(len(done) // BATCH * BATCH, len(items), BATCH):  # whole batches give the same digits
-            made = score_all(
+        starts = range(len(done) // BATCH * BATCH, len(items), BATCH)  # whole batches give the same digits
+
+        def judge(start: int) -> list[dict[str, Any]]:
+            return score_all(
                 items[start : start + BATCH], reward, lm, arguments.model, arguments.max_new_tokens,
                 arguments.batch_tokens, arguments.seed, **options,
             )  # fmt: skip
+
+        for start, made in zip(starts, map_on_cores(judge, starts, cores(lm.device.type) if lm else 1), strict=True):
             made = made[max(0, len(done) - start) :]
             handle.writelines(json.dumps(item, ensure_ascii=False, allow_nan=False) + "\n" for item in made)
             handle.flush()

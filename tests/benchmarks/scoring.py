@@ -4,29 +4,35 @@
 
 (a) the quickstart's model over quickstart candidates; (b) a random Qwen2-shaped model of 30M parameters with 150,000
 vocabulary entries, 5 documents of 100 words, 8 candidates a turn; with a GPU, (c) one of Qwen2.5-1.5B's shape in bf16.
-Each way runs in a process of its own, after a first pass over one turn; the batched way, which takes seconds, three
-times, and the median is taken. The floor is the time that the multiplications of the needed forward passes take
-at the machine's measured matrix rate.
+Each way runs in a process of its own, after a first pass over two turns; the batched way, which takes seconds, several
+times, and the median is taken. Memory is that above the loaded model, of all processes together, looked at in a pass
+of its own. The floor is the time that the multiplications of the needed forward passes take at the machine's measured
+matrix rate.
 """
 
 import argparse
 import json
 import random
-import resource
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).resolve().parents[2]
-TURNS = {"a": 96, "b": 6, "c": 512}
-PLAIN_ITEMS = {"a": 10_000, "b": 24, "c": 32}  # the plain way is timed on so many items
+TURNS = {"a": 256, "b": 10, "c": 512}
+PLAIN_ITEMS = {"a": 400, "b": 24, "c": 32}  # the plain way is timed on so many items
 NEW_TOKENS = {"a": 16, "b": 32, "c": 32}
-ROUNDS = 3  # of the batched way; the plain way takes long enough once
-BATCH_TOKENS = {"a": 32768, "b": 16384, "c": 131072}  # (a) as configs/quickstart.yaml
+PLAIN_PEAK = 8  # items over which the plain way's memory is looked at
+ROUNDS = {"a": 3, "b": 2, "c": 2}  # of the batched way; the plain way takes long enough once
+BATCH_TOKENS = {"a": 32768, "b": 12288, "c": 131072}  # (a) as configs/quickstart.yaml
 
 
 def quickstart_jobs(turns: int, folder: Path) -> list[list]:
@@ -145,20 +151,50 @@ def needed_operations(lm, jobs: list[list], answers: dict, max_new_tokens: int) 
     return total, tokens
 
 
-def resident_mb() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+def memory_mb() -> float:
+    """Memory of this process and those it has begun; what they share is counted once."""
+    found = 0
+    for process in psutil.Process().children(), [psutil.Process()]:
+        for one in process:
+            with suppress(OSError, psutil.Error):
+                rollup = Path(f"/proc/{one.pid}/smaps_rollup").read_text()
+                found += int(re.search(r"^Pss: *(\d+) kB", rollup, re.MULTILINE)[1])
+    return found * 1024 / 1e6
+
+
+class PeakMemory:
+    """The largest `memory_mb` while it is open, looked at every 20 ms."""
+
+    def __enter__(self) -> "PeakMemory":
+        self.mb, self._closed = 0.0, threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._closed.wait(0.02):
+            self.mb = max(self.mb, memory_mb())
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self._thread.join()
+
+
+def in_chunks(jobs: list[list], make) -> list:
+    """What `make` makes of the readings of some turns at a time, as the stage `scores` does it."""
+    from core.stages import shared_out
+    from core.workers import cores, map_on_cores
+    from scoring.scores import BATCH
+
+    chunks = [[r for job in some for r in job] for some in shared_out(jobs, BATCH, cores())]
+    return [one for made in map_on_cores(make, chunks, cores()) for one in made]
 
 
 def fast(lm, jobs: list[list], readings: list, case: str) -> list:
-    """The product's scoring, as `scoring.scores` calls it."""
+    """The product's scoring."""
     from scoring.generator import answer_all
-    from scoring.scores import BATCH
 
-    found = []
-    for start in range(0, len(jobs), BATCH):
-        some = [reading for job in jobs[start : start + BATCH] for reading in job]
-        found += answer_all(lm, some, NEW_TOKENS[case], BATCH_TOKENS[case])
-    return found
+    return in_chunks(jobs, lambda some: answer_all(lm, some, NEW_TOKENS[case], BATCH_TOKENS[case]))
 
 
 def plain(lm, jobs: list[list], readings: list, case: str) -> list:
@@ -172,13 +208,9 @@ def fast_udcg(lm, jobs: list[list], readings: list, case: str) -> list:
     """The product's UDCG."""
     from core.settings import ScoringSettings
     from scoring.rewards import Item, Judge
-    from scoring.scores import BATCH
 
-    judge, found = Judge(lm, ScoringSettings(), NEW_TOKENS[case], BATCH_TOKENS[case]), []
-    for start in range(0, len(jobs), BATCH):
-        some = [reading for job in jobs[start : start + BATCH] for reading in job]
-        found += judge.scores([Item(r, (True,) * len(r.documents)) for r in some], ["udcg"])
-    return found
+    judge = Judge(lm, ScoringSettings(), NEW_TOKENS[case], BATCH_TOKENS[case])
+    return in_chunks(jobs, lambda some: judge.scores([Item(r, (True,) * len(r.documents)) for r in some], ["udcg"]))
 
 
 def plain_udcg(lm, jobs: list[list], readings: list, case: str) -> list:
@@ -211,21 +243,21 @@ def prepared(file: Path) -> list[list]:
 
 def measure(case: str, way: str, file: Path) -> dict:
     """One way in this process."""
-    from core.runtime import peak_memory_mb
-
     jobs, lm, work = prepared(file), model_of(case), WAYS[way]
     readings = [reading for job in jobs for reading in job]
     if way.startswith("plain"):
         readings = readings[: PLAIN_ITEMS[case]]
-    before, seconds = resident_mb(), []
-    work(lm, jobs[:1], readings[:1], case)  # the first pass of a process is slow in every way
-    for _ in range(1 if way.startswith("plain") else ROUNDS):
+    before, seconds = memory_mb(), []
+    work(lm, jobs[:2], readings[:2], case)  # the first pass of a process is slow in every way
+    for _ in range(1 if way.startswith("plain") else ROUNDS[case]):
         start = time.perf_counter()
         done = work(lm, jobs, readings, case)
         seconds.append(time.perf_counter() - start)
     seconds = statistics.median(seconds)
+    with PeakMemory() as peak:
+        work(lm, jobs, readings[:PLAIN_PEAK] if way.startswith("plain") else readings, case)
     made = {"items": len(readings), "seconds": seconds, "items_per_s": len(done) / seconds,
-            "peak_mb": peak_memory_mb() - before}  # fmt: skip
+            "peak_mb": peak.mb - before}  # fmt: skip
     if way == "fast":
         from collections import namedtuple
 

@@ -1,0 +1,83 @@
+"""Work on several cores at once, in processes that begin with all that this one holds.
+
+Threads would wait for Python's lock at every operation of a small model, which takes a fifth longer.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from core.errors import InputError
+
+S, T = TypeVar("S"), TypeVar("T")
+PR_SET_PDEATHSIG = 1  # prctl's: the signal that a process gets when its parent ends
+_work: Callable = map  # what the processes find when they begin: so it need not be pickled
+_beside = 1
+
+
+def beside() -> int:
+    """Processes at work beside each other, this one counted in, if `map_on_cores` has begun it; else 1."""
+    return _beside
+
+
+def cores(device: str = "") -> int:
+    """Processes for `map_on_cores`: as many as torch has threads, where the models are on the CPU and the system can
+    fork a process that has threads; else 1.
+
+    Args:
+        device: of the models; what `load_language_model` takes when not given.
+    """
+    import torch
+
+    on_cpu = device == "cpu" or not device and not torch.cuda.is_available()
+    return torch.get_num_threads() if on_cpu and sys.platform == "linux" else 1
+
+
+def map_on_cores(work: Callable[[S], T], items: Sequence[S], workers: int) -> Iterator[T]:
+    """`map`, in `workers` processes, in which torch has one thread each.
+
+    Args:
+        work: finds what there is in this process now; what it changes stays in its own.
+        items: can be pickled, as can the results.
+        workers: 1 for this process alone.
+
+    Raises:
+        InputError: a process was lost; says what to do.
+    """
+    global _work, _beside
+    if workers == 1 or len(items) < 2:
+        yield from map(work, items)
+        return
+    _work, _beside = work, workers
+    try:
+        context = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(workers, context, initializer=_begin) as pool:
+            made = pool.map(_do, items)  # the processes begin here
+            _work, _beside = map, 1
+            yield from made
+    except BrokenProcessPool as error:
+        raise InputError(
+            "a process that worked on one of the cores was lost, most likely for want of memory; smaller batches "
+            "(`batch_tokens`) need less. The same command goes on from here."
+        ) from error
+    finally:
+        _work, _beside = map, 1
+
+
+def _begin() -> None:
+    """Set up a process: one thread, no word at Ctrl-C, and an end with its parent."""
+    import torch
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _do(item):
+    return _work(item)
