@@ -50,11 +50,13 @@ def greedy(logprobs: Tensor, step: int, numbers: Tensor) -> Tensor:
 
 
 def entropy_of(logprobs: Tensor) -> Tensor:
-    """Entropy in nats of each row of log-probabilities [rows, vocabulary]; impossible tokens add 0.
+    """Entropy in nats of each row of log-probabilities [rows, vocabulary], which are overwritten; impossible tokens
+    add 0.
 
     H = -sum p log p, in float32 (METHODS of GROGU, arXiv 2601.23129).
     """
-    return -torch.linalg.vecdot(logprobs.exp(), logprobs.clamp(min=torch.finfo(logprobs.dtype).min))
+    p = logprobs.exp()
+    return -p.mul_(logprobs.clamp_(min=torch.finfo(logprobs.dtype).min)).sum(-1)
 
 
 def facts_of(logits: Tensor, choose: Callable[[Tensor, slice], Tensor]) -> tuple[Tensor, Tensor, Tensor]:

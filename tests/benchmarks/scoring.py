@@ -152,14 +152,16 @@ def needed_operations(lm, jobs: list[list], answers: dict, max_new_tokens: int) 
 
 
 def memory_mb() -> float:
-    """Memory of this process and those it has begun; what they share is counted once."""
-    found = 0
-    for process in psutil.Process().children(), [psutil.Process()]:
-        for one in process:
-            with suppress(OSError, psutil.Error):
-                rollup = Path(f"/proc/{one.pid}/smaps_rollup").read_text()
-                found += int(re.search(r"^Pss: *(\d+) kB", rollup, re.MULTILINE)[1])
-    return found * 1024 / 1e6
+    """Memory of this process and those it has begun; what they share is counted once. 0 where one began or ended
+    meanwhile, as something would be counted twice."""
+    me, found = psutil.Process(), 0
+    processes = [me, *me.children()]
+    for process in processes:
+        with suppress(OSError):
+            rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+            found += int(re.search(r"^Pss: *(\d+) kB", rollup, re.MULTILINE)[1])
+    still = processes == [me, *me.children()] and all(p.status() != psutil.STATUS_ZOMBIE for p in processes)
+    return found * 1024 / 1e6 if still else 0.0
 
 
 class PeakMemory:
@@ -173,7 +175,8 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._closed.wait(0.02):
-            self.mb = max(self.mb, memory_mb())
+            with suppress(psutil.Error):
+                self.mb = max(self.mb, memory_mb())
 
     def __exit__(self, *_: object) -> None:
         self._closed.set()
