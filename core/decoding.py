@@ -105,31 +105,14 @@ class PromptCache(DynamicCache):
                 layer.batch_select_indices(rows)
 
 
-class Room:
-    """Space for the keys and values of all layers, taken from the system at once and given back at once.
-
-    Args:
-        tensors: number of tensors that will be asked for, of one shape in most models.
-    """
-
-    def __init__(self, tensors: int):
-        self.tensors, self.left = tensors, []
-
-    def take(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """A tensor of a shape, with anything in it."""
-        if not self.left:
-            self.left = list(like.new_empty(self.tensors, *shape))
-        return self.left.pop() if self.left[-1].shape == shape else like.new_empty(shape)
-
-
 class RoomyLayer(DynamicLayer):
     """Keys and values in tensors with room for more tokens, which are written there; `DynamicLayer` copies all that
     went before at every token. Prompts are read a few rows at a time: `rows` are those of the pass, None once all are.
     """
 
-    def __init__(self, rows: int, length: int, more: int, room: Room):
+    def __init__(self, rows: int, length: int, room: int):
         super().__init__()
-        self.all_rows, self.length, self.more, self.room = rows, length, more, room
+        self.all_rows, self.length, self.room = rows, length, room
         self.rows: slice | None = None
         self.whole: tuple[Tensor, Tensor] | None = None
 
@@ -152,8 +135,8 @@ class RoomyLayer(DynamicLayer):
     def _read(self, both: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Keep what a pass over some rows has computed; it looks at no other rows."""
         if self.whole is None:
-            slots = self.length + self.more
-            self.whole = tuple(self.room.take(s, (self.all_rows, s.shape[1], slots, s.shape[3])) for s in both)
+            slots = self.length + self.room
+            self.whole = tuple(s.new_empty(self.all_rows, s.shape[1], slots, s.shape[3]) for s in both)
         for whole, states in zip(self.whole, both, strict=True):
             tokens = states.shape[2]
             whole[self.rows, :, :tokens] = states
@@ -208,8 +191,7 @@ def read_prompts(lm: LanguageModel, prompts: list[list[int]], room: int) -> tupl
     if left or not plain or not all(rows) or lm.device.type != "cpu":
         read_rows(lm, cache, rows, mask if left else None)
         return cache, mask
-    space = Room(2 * len(cache.layers))
-    cache.layers = [RoomyLayer(len(rows), length, room, space) for _ in cache.layers]
+    cache.layers = [RoomyLayer(len(rows), length, room) for _ in cache.layers]
     for part in batches_by_tokens([len(row) for row in rows], READ, range(len(rows))):
         for layer in cache.layers:
             layer.rows = slice(part[0], part[-1] + 1)
@@ -306,8 +288,8 @@ def score_continuations(
     made = [Decoded(row) for _, row in flat]
     room = LOGITS[lm.device.type == "cuda"] // lm.model.config.get_text_config().vocab_size
     for part in batches_by_tokens([len(row) for _, row in flat], room):
-        owners = torch.tensor([flat[i][0] for i in part], device=lm.device)
-        own, before = rows_of(cache, owners), mask[owners]
+        owners = [flat[i][0] for i in part]
+        own, before = rows_of(cache, owners, len(prompts)), mask[owners]
         length = max(len(flat[i][1]) for i in part)
         given = [padded([prompts[flat[i][0]][-1], *flat[i][1]], length + 1) for i in part]
         given = torch.tensor(given, device=lm.device)
@@ -328,11 +310,12 @@ def score_continuations(
     return [[next(results) for _ in rows] for rows in continuations]
 
 
-def rows_of(cache: PromptCache, indices: Tensor) -> PromptCache:
-    """Some rows of a cache as a cache of their own; the first stays as it is."""
+def rows_of(cache: PromptCache, rows: list[int], number: int) -> PromptCache:
+    """Some rows of a cache that holds a number of them, as a cache of their own; the first goes on as it is."""
     made = copy.copy(cache)
     made.layers = [copy.copy(layer) for layer in cache.layers]
-    made.batch_select_indices(indices)
+    if rows != list(range(number)):
+        made.batch_select_indices(torch.tensor(rows, device=cache.layers[0].device))
     return made
 
 

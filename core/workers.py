@@ -11,12 +11,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from typing import TypeVar
 
 from core.errors import InputError
 
 S, T = TypeVar("S"), TypeVar("T")
 PR_SET_PDEATHSIG = 1  # prctl's: the signal that a process gets when its parent ends
+M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1  # mallopt's, in glibc's malloc.h
+LARGE, KEPT = 1 << 25, 1 << 30  # bytes: blocks that go back to the system at once; freed memory that is kept
 _work: Callable = map  # what the processes find when they begin: so it need not be pickled
 _beside = 1
 
@@ -76,7 +79,11 @@ def _begin() -> None:
 
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    system = ctypes.CDLL(None)
+    system.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    with suppress(AttributeError):  # another C library than glibc
+        system.mallopt(M_MMAP_THRESHOLD, LARGE)
+        system.mallopt(M_TRIM_THRESHOLD, KEPT)
 
 
 def _do(item):
