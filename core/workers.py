@@ -60,7 +60,7 @@ def map_on_cores(work: Callable[[S], T], items: Sequence[S], workers: int) -> It
     _work, _beside = work, workers
     try:
         context = multiprocessing.get_context("fork")
-        with ProcessPoolExecutor(workers, context, initializer=_begin) as pool:
+        with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(os.getpid(),)) as pool:
             made = pool.map(_do, items)  # the processes begin here
             _work, _beside = map, 1
             yield from made
@@ -73,17 +73,19 @@ def map_on_cores(work: Callable[[S], T], items: Sequence[S], workers: int) -> It
         _work, _beside = map, 1
 
 
-def _begin() -> None:
-    """Set up a process: one thread, no word at Ctrl-C, and an end with its parent."""
-    import torch
-
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+def _begin(parent: int) -> None:
+    """Set up a process: an end with its parent, no word at Ctrl-C, one thread."""
     system = ctypes.CDLL(None)
     system.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     with suppress(AttributeError):  # another C library than glibc
         system.mallopt(M_MMAP_THRESHOLD, LARGE)
         system.mallopt(M_TRIM_THRESHOLD, KEPT)
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def _do(item):
