@@ -8,6 +8,7 @@ import torch
 
 from core.language_model import LanguageModel
 from core.workers import beside
+from core.workspace import workspace
 
 SLACK = 1.05  # of batches of even size, for what their padding takes
 
@@ -54,6 +55,7 @@ def each_batch(lm: LanguageModel, lengths: list[int], budget: int, work: Callabl
     if workers == 1 or len(batches) == 1:
         for batch in batches:
             work(batch)
+        workspace.release()
         return
     try:
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:

@@ -17,6 +17,7 @@ from transformers.cache_utils import DynamicLayer
 
 from core.batches import batches_by_tokens
 from core.language_model import LanguageModel
+from core.workspace import workspace
 
 FACTS = (1 << 17, 1 << 26)  # numbers of a float32 copy of logits, on a CPU (what its cache holds) and on a GPU
 READ = 1024  # tokens that a CPU reads in one pass, if a row is not longer
@@ -136,7 +137,7 @@ class RoomyLayer(DynamicLayer):
         """Keep what a pass over some rows has computed; it looks at no other rows."""
         if self.whole is None:
             slots = self.length + self.room
-            self.whole = tuple(s.new_empty(self.all_rows, s.shape[1], slots, s.shape[3]) for s in both)
+            self.whole = tuple(workspace.take(s, self.all_rows, s.shape[1], slots, s.shape[3]) for s in both)
         for whole, states in zip(self.whole, both, strict=True):
             tokens = states.shape[2]
             whole[self.rows, :, :tokens] = states
@@ -191,6 +192,7 @@ def read_prompts(lm: LanguageModel, prompts: list[list[int]], room: int) -> tupl
     if left or not plain or not all(rows) or lm.device.type != "cpu":
         read_rows(lm, cache, rows, mask if left else None)
         return cache, mask
+    workspace.begin(2 * len(cache.layers))
     cache.layers = [RoomyLayer(len(rows), length, room) for _ in cache.layers]
     for part in batches_by_tokens([len(row) for row in rows], READ, range(len(rows))):
         for layer in cache.layers:
