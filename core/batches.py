@@ -6,10 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from core.errors import InputError, first_line
 from core.language_model import LanguageModel
+from core.runtime import log
 from core.workers import beside
 from core.workspace import workspace
 
+NO_MEMORY = (torch.OutOfMemoryError, MemoryError)
+NO_MEMORY_ON_CPU = "can't allocate memory"  # of torch's RuntimeError
 SLACK = 1.05  # of batches of even size, for what their padding takes
 
 
@@ -44,7 +48,10 @@ def each_batch(lm: LanguageModel, lengths: list[int], budget: int, work: Callabl
         lm: the model, to know its device.
         lengths: tokens of each item.
         budget: most tokens in work at once, in the processes beside this one too.
-        work: is given positions of `lengths`.
+        work: is given positions of `lengths`; a batch that does not fit in memory is given again, in halves.
+
+    Raises:
+        InputError: an item alone does not fit in memory.
     """
     if not lengths:
         return
@@ -54,12 +61,34 @@ def each_batch(lm: LanguageModel, lengths: list[int], budget: int, work: Callabl
     batches = batches_by_tokens(lengths, max(1, min(budget // at_once, even)))
     if workers == 1 or len(batches) == 1:
         for batch in batches:
-            work(batch)
+            _do(batch, lengths, work)
         workspace.release()
         return
     try:
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for done in [pool.submit(work, batch) for batch in batches]:
+            for done in [pool.submit(_do, batch, lengths, work) for batch in batches]:
                 done.result()
     finally:
         torch.set_num_threads(workers)
+
+
+def _do(batch: list[int], lengths: list[int], work: Callable[[list[int]], None]) -> None:
+    """Do a batch, or its halves where it does not fit in memory."""
+    try:
+        work(batch)
+        return
+    except (RuntimeError, MemoryError) as error:
+        if not (isinstance(error, NO_MEMORY) or NO_MEMORY_ON_CPU in str(error)):
+            raise
+        if len(batch) == 1:
+            raise InputError(
+                f"a prompt of {lengths[batch[0]]} tokens alone does not fit in memory ({first_line(error)}); fewer or "
+                "shorter documents (`retrieval.k`), a smaller model or 16 bits (`dtype: bfloat16`) need less."
+            ) from error
+    workspace.release()  # out here, where the error no longer holds what was made
+    torch.cuda.empty_cache()
+    log.warning("a batch of %d prompts did not fit in memory: going on in halves; a smaller `batch_tokens` saves the "
+                "trial", len(batch))  # fmt: skip
+    middle = len(batch) // 2
+    for half in (batch[:middle], batch[middle:]):
+        _do(half, lengths, work)
