@@ -1,12 +1,13 @@
 """Reading the settings of a run: YAML first, then flags, each key checked with its place."""
 
 import sys
+from argparse import RawDescriptionHelpFormatter
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from core.errors import InputError, nearest
 from core.ranges import check_ranges
@@ -79,8 +80,12 @@ def keys_of_flags(argv: list[str]) -> dict[str, str]:
     return {flag: "command line" for flag in flags if flag not in ("config", "help", "print_config")}
 
 
+class Help(RawDescriptionHelpFormatter, DefaultHelpFormatter):
+    """Help whose description keeps its lines: there are commands in it."""
+
+
 def parser_of(description: str) -> ArgumentParser:
-    parser = ArgumentParser(description=description, exit_on_error=False)
+    parser = ArgumentParser(description=description, exit_on_error=False, formatter_class=Help)
     parser.add_argument("--config", action="config", help="YAML file with the settings of one run")
     for section, kind in SECTIONS.items():
         if section in PASSED_ON:

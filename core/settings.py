@@ -18,7 +18,7 @@ class RunSettings:
         seed: seed of sampling, shuffling and training.
         limit: use the first N turns of each file (for a quick look).
         until: stop after this stage.
-        redo_from: delete this stage and all later ones, and make them again.
+        redo_from: make this stage and all later ones again; the old ones are kept until the run has ended.
         max_failed_fraction: stop when more than this share of a stage's records failed.
         threads: CPU threads of each process; by default the processes of a machine share its cores out.
     """

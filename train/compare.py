@@ -4,7 +4,8 @@
     python -m train.compare --rewards delta_seper_soft --config configs/quickstart.yaml --scoring.entailment exact
 
 Writes a whole run for each reward in `<run>/rewards/<reward>`, and `<run>/rewards/table.md`. Stopped at any moment,
-the same command goes on.
+the same command goes on. `--rewards NAME...` takes any value of `scoring.reward`; all other flags are those of
+train/dpo.py:
 """
 
 import argparse

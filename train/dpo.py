@@ -15,6 +15,7 @@ if not __package__:  # as a script, train/ is first on the path and not the root
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import json
+import shlex
 import shutil
 import time
 from dataclasses import replace
@@ -89,7 +90,7 @@ def train_dpo(settings: Settings) -> Stage:
     from train.options import trainer_config
     from train.policy import check_reference, warmed_policy
     from train.preference_data import check_batch, checked_rows, preference_rows
-    from train.trainers import finish_training, grouped, last_checkpoint, starts_level, stop_ids_of
+    from train.trainers import finish_training, grouped, last_checkpoint, show_steps, starts_level, stop_ids_of
 
     # ------------------------------------------------------------------ pairs
     model, tokenizer = warmed_policy(settings)
@@ -109,6 +110,7 @@ def train_dpo(settings: Settings) -> Stage:
     checkpoint = last_checkpoint(stage.folder / "checkpoints")
     if checkpoint is None:
         trainer.add_callback(starts_level(config))
+    show_steps(trainer, NAME)
     trainer.train(resume_from_checkpoint=checkpoint)
     finish_training(trainer, stage, len(rows))
     wait_for_all()
@@ -180,6 +182,10 @@ def run_all(settings: Settings) -> None:
     if process()[0] == 0:
         shutil.rmtree(settings.run_dir / ASIDE, ignore_errors=True)
     log.info("total: %.0f s, peak memory %.0f MB -> %s", time.monotonic() - start, peak_memory_mb(), settings.run_dir)
+    if (settings.run_dir / NAME / "manifest.json").exists():
+        adapter = settings.run_dir / NAME / "adapter"
+        words = ["python", "-m", "rewriter", "--model", rewriter_model(settings), "--adapter", str(adapter)]
+        log.info("to use it: %s", shlex.join(words))
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ DEFAULTS = {
     "save_steps": 50,
     "save_total_limit": 1,
     "report_to": "none",
-    "disable_tqdm": None,
+    "disable_tqdm": True,  # its steps are shown by us
 }
 LORA = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear", "lora_dropout": 0.0, "task_type": "CAUSAL_LM"}
 
@@ -73,11 +73,8 @@ def trainer_config(section: str, settings: Settings, folder: Path):
     check_keys(section, given, [f.name for f in fields(kind)], f"TRL's {kind.__name__}")
     own = {"output_dir": str(folder), "seed": settings.run.seed, "data_seed": settings.run.seed}
     own["bf16"] = settings.rewriter.dtype == "bfloat16" and torch.cuda.is_available()
+    own["dataloader_pin_memory"] = torch.cuda.is_available()
     values = DEFAULTS | own | given
-    if values["disable_tqdm"] is None:
-        import sys
-
-        values["disable_tqdm"] = not sys.stderr.isatty()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # TRL's own default uses a name that transformers renames

@@ -45,7 +45,7 @@ def train_sft(settings: Settings) -> Stage:
     from train.options import trainer_config
     from train.policy import new_policy
     from train.preference_data import check_batch, checked_rows, warm_up_rows
-    from train.trainers import finish_training, grouped, last_checkpoint, stop_ids_of
+    from train.trainers import finish_training, grouped, last_checkpoint, show_steps, stop_ids_of
 
     # ------------------------------------------------------------------ model and data
     model, tokenizer = new_policy(settings)
@@ -58,6 +58,7 @@ def train_sft(settings: Settings) -> Stage:
         model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer
     )
     check_batch(next(iter(trainer.get_train_dataloader())), NAME)
+    show_steps(trainer, NAME)
     trainer.train(resume_from_checkpoint=last_checkpoint(stage.folder / "checkpoints"))
     finish_training(trainer, stage, len(rows))
     wait_for_all()

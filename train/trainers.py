@@ -3,12 +3,21 @@
 import shutil
 from pathlib import Path
 
-from core.artifacts import Stage, write_json
+from core.artifacts import Stage, write_atomic, write_json
 from core.errors import InputError
-from core.runtime import log, process, seed_of
+from core.runtime import Progress, log, process, seed_of
 from train.policy import ADAPTER
 
 FEW_STEPS = 10  # fewer leave an adapter as good as untrained
+CARD = """# Query rewriter
+
+A LoRA adapter for `{model}` that turns the last question of a conversation into a stand-alone search query.
+Stage `{stage}`: {rows} rows, {steps} steps.
+
+    python -m rewriter --model {model} --adapter FOLDER
+
+`FOLDER` is the one that holds this file.
+"""
 
 
 def last_checkpoint(folder: Path) -> str | None:
@@ -25,6 +34,33 @@ def last_checkpoint(folder: Path) -> str | None:
     newest = max(found, key=lambda path: int(path.name.rpartition("-")[2]))
     log.info("going on from %s", newest)
     return str(newest)
+
+
+def show_steps(trainer, name: str) -> None:
+    """A bar or plain lines with rate and time left as in the other stages, and a line of figures at every log, in place
+    of Transformers' own."""
+    from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+
+    shown = {"loss": "loss", "rewards/margins": "margin", "rewards/accuracies": "accuracy", "learning_rate": "rate"}
+
+    class Shows(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs) -> None:
+            self.progress = Progress(name, state.max_steps - state.global_step, "steps")
+
+        def on_step_end(self, args, state, control, **kwargs) -> None:
+            self.progress.advance()
+
+        def on_log(self, args, state, control, logs=None, **kwargs) -> None:
+            if process()[0] == 0 and "loss" in (logs or {}):
+                figures = ", ".join(f"{said} {float(logs[key]):.3g}" for key, said in shown.items() if key in logs)
+                log.info("%s: step %d/%d: %s", name, state.global_step, state.max_steps, figures)
+
+        def on_train_end(self, args, state, control, **kwargs) -> None:
+            self.progress.close()
+
+    for theirs in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(theirs)
+    trainer.add_callback(Shows())
 
 
 def starts_level(config):
@@ -99,12 +135,15 @@ def stop_ids_of(model, tokenizer) -> list[int]:
 
 
 def finish_training(trainer, stage: Stage, rows: int) -> None:
-    """Save the adapter and the log, remove the checkpoints, mark the stage complete, say one line."""
+    """Save the adapter, its card and the log, remove the checkpoints, mark the stage complete, say one line."""
     if process()[0] != 0:
         return
     model = trainer.accelerator.unwrap_model(trainer.model)
     model.save_pretrained(stage.folder / ADAPTER, selected_adapters=["default"])
     trainer.processing_class.save_pretrained(stage.folder / ADAPTER)
+    base = model.peft_config["default"].base_model_name_or_path
+    card = CARD.format(model=base, stage=stage.name, rows=rows, steps=trainer.state.global_step)
+    write_atomic(stage.folder / ADAPTER / "README.md", card)  # in place of PEFT's, which is a form to fill in
     history = trainer.state.log_history
     write_json(stage.folder / "log.json", history)
     shutil.rmtree(stage.folder / "checkpoints", ignore_errors=True)
