@@ -1,4 +1,4 @@
-"""Batches under a real limit of the process's memory: in halves where they do not fit, said where one item does not."""
+"""Batches under a real limit of memory: halved where they do not fit, refused where one item does not."""
 
 import subprocess
 import sys

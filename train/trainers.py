@@ -37,8 +37,10 @@ def last_checkpoint(folder: Path) -> str | None:
 
 
 def show_steps(trainer, name: str) -> None:
-    """A bar or plain lines with rate and time left as in the other stages, and a line of figures at every log, in place
-    of Transformers' own."""
+    """A bar or plain lines with rate and time left as in the other stages, and a line of figures at every log.
+
+    Transformers' own go.
+    """
     from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
     shown = {"loss": "loss", "rewards/margins": "margin", "rewards/accuracies": "accuracy", "learning_rate": "rate"}
