@@ -63,7 +63,12 @@ def map_on_cores(work: Callable[[S], T], items: Sequence[S], workers: int) -> It
         with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(os.getpid(),)) as pool:
             made = pool.map(_do, items)  # the processes begin here
             _work, _beside = map, 1
-            yield from made
+            try:
+                yield from made
+            except (KeyboardInterrupt, GeneratorExit):  # nobody waits for what they are at
+                for process in multiprocessing.active_children():
+                    process.kill()
+                raise
     except BrokenProcessPool as error:
         raise InputError(
             "a process that worked on one of the cores was lost, most likely for want of memory; smaller batches "

@@ -108,6 +108,28 @@ def test_processes_end_with_a_parent_that_is_killed():
     assert not alive
 
 
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the parent", "to all, as a terminal does"])
+def test_ctrl_c_ends_at_once_with_one_line(send):
+    code = "import time\nfrom core.workers import map_on_cores\nfrom core.runtime import run_command\n"
+    code += "run_command(lambda: list(map_on_cores(time.sleep, [300, 300, 300], 2)))"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while len(children := psutil.Process(parent.pid).children()) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        time.sleep(2.0)  # for them to begin
+        send(parent.pid, signal.SIGINT)
+        said = parent.communicate(timeout=20)[1]
+    finally:
+        parent.kill()
+    assert (parent.returncode, said) == (130, "stopped.\n")
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert not alive
+
+
 def test_a_model_on_a_gpu_stays_in_its_process():
     assert cores("cuda:1") == 1
     assert cores("cpu") == (torch.get_num_threads() if sys.platform == "linux" else 1)

@@ -250,6 +250,7 @@ def measure(case: str, way: str, file: Path) -> dict:
     readings = [reading for job in jobs for reading in job]
     if way.startswith("plain"):
         readings = readings[: PLAIN_ITEMS[case]]
+
     before, seconds = memory_mb(), []
     work(lm, jobs[:2], readings[:2], case)  # the first pass of a process is slow in every way
     for _ in range(1 if way.startswith("plain") else ROUNDS[case]):
