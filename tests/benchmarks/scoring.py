@@ -246,11 +246,12 @@ def prepared(file: Path) -> list[list]:
 
 def measure(case: str, way: str, file: Path) -> dict:
     """One way in this process."""
+    import scoring.scores  # noqa: F401  (memory of libraries is none of the passes')
+
     jobs, lm, work = prepared(file), model_of(case), WAYS[way]
     readings = [reading for job in jobs for reading in job]
     if way.startswith("plain"):
         readings = readings[: PLAIN_ITEMS[case]]
-
     before, seconds = memory_mb(), []
     work(lm, jobs[:2], readings[:2], case)  # the first pass of a process is slow in every way
     for _ in range(1 if way.startswith("plain") else ROUNDS[case]):
