@@ -24,7 +24,7 @@ PLAIN_TEMPLATE = (
 
 LOADING_ERRORS = (
     OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError, TemplateError,
-    UserWarning,
+    UserWarning, AssertionError,
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from core.records import Hit
 
 Run = dict[str, dict[str, float]]
 Qrels = dict[str, dict[str, int]]
+LARGEST_GRADE = 1000  # trec_eval counts the documents of each
 IRREGULAR = (b"  ", b" \n", b"\n ", b"\t", b"\r", b"\v", b"\f")  # blanks that no program writes into a run
 
 
@@ -94,8 +95,8 @@ def read_run(path: Path) -> Run:
             score = float(text)
         except ValueError:
             score = math.nan
-        if score != score:
-            raise InputError(f"{path}:{number}: the score must be a number, got `{text}`.")
+        if not math.isfinite(score):
+            raise InputError(f"{path}:{number}: the score must be a finite number, got `{text}`.")
         found = run.setdefault(query, {})
         if doc in found:
             raise InputError(f"{path}:{number}: document `{doc}` stands twice for query `{query}`.")
@@ -124,7 +125,7 @@ def read_regular_run(path: Path) -> Run | None:
         )
     except (ArrowInvalid, OSError):
         return None
-    if compute.any(compute.is_nan(table["score"])).as_py():
+    if not compute.all(compute.is_finite(table["score"])).as_py():
         return None
     queries = compute.run_end_encode(table["query"].combine_chunks())
     documents, scores = table["document"].to_pylist(), table["score"].to_pylist()
@@ -151,6 +152,8 @@ def read_qrels(path: Path) -> Qrels:
             grade = int(text)
         except ValueError:
             raise InputError(f"{path}:{number}: the grade must be a whole number, got `{text}`.") from None
+        if abs(grade) > LARGEST_GRADE:
+            raise InputError(f"{path}:{number}: grades go up to {LARGEST_GRADE}, got {text:.20}.")
         if qrels.setdefault(query, {}).setdefault(doc, grade) != grade:
             raise InputError(f"{path}:{number}: document `{doc}` has two grades for query `{query}`.")
     return qrels

@@ -10,6 +10,7 @@ Equal scores are ordered as trec_eval does: by document id, falling.
 import argparse
 import json
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -95,8 +96,11 @@ def evaluate(
     if len(set(names)) < len(names):
         names = [str(path) for path in paths]
     values, lines, made = {}, [], {"runs": {}, "comparison": {}}
-    with ProcessPoolExecutor(len(paths)) as pool:  # reading a large run takes longer than all the rest
-        measured = list(pool.map(partial(measure, qrels=qrels, measures=measures), paths))
+    try:
+        with ProcessPoolExecutor(len(paths)) as pool:  # reading a large run takes longer than all the rest
+            measured = list(pool.map(partial(measure, qrels=qrels, measures=measures), paths))
+    except BrokenProcessPool as error:
+        raise InputError(f"a process was lost while it measured {', '.join(measures)}; is the memory full?") from error
     for name, (counts, found) in zip(names, measured, strict=True):
         values[name] = found
         means = {measure: sum(v.values()) / len(v) for measure, v in values[name].items()}
@@ -128,6 +132,8 @@ def main() -> None:
     if arguments.resamples < 1:
         raise InputError(f"`--resamples` must be at least 1, got {arguments.resamples}.")
     paths = [path for path in (arguments.run, arguments.run2) if path]
+    if arguments.json and arguments.json.resolve() in [path.resolve() for path in (*paths, arguments.qrels)]:
+        raise InputError(f"--json {arguments.json}: is one of the files to read; name another.")
     made, text = evaluate(
         paths, read_qrels(arguments.qrels), arguments.measures, arguments.by_conversation, arguments.resamples
     )

@@ -1,12 +1,13 @@
 """Retrieval measures by ir_measures, and paired comparison of two systems."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from subprocess import CalledProcessError
 
 import numpy as np
 
-from core.errors import InputError
+from core.errors import InputError, first_line
 from core.trec import Qrels, Run
 
 DEFAULT = ("MRR@10", "MRR", "MAP", "nDCG@3", "R@10", "R@100", "Success@1")
@@ -29,14 +30,34 @@ def measure_of(name: str, grades: Iterable[int] = ()):
     known = {"MRR": "RR", "MAP": "AP"}
     try:
         measure = ir_measures.parse_measure(known.get(family, family) + at + cut)
-    except (NameError, ValueError, SyntaxError) as error:
+        measure.validate_params()
+        if not measure.params.get("cutoff", 1) >= 1:
+            raise ValueError("its cutoff must be at least 1")
+    except (NameError, ValueError, SyntaxError, TypeError, AssertionError) as error:
         raise InputError(
-            f"`{name}` is no measure that ir_measures knows; examples: {', '.join(DEFAULT)}, P@5."
+            f"`{name}` is no measure that ir_measures knows, or lacks a cutoff; examples: {', '.join(DEFAULT)}, P@5."
         ) from error
     if measure.NAME == "nDCG" and measure["dcg"] == "exp-log2":  # as gains: trec_eval's code, no rounding
         gains = ir_measures.nDCG(gains={grade: 2**grade - 1 for grade in grades if grade > 0})
         measure = gains @ int(cut) if at else gains
     return measure
+
+
+def calculated(measures: list, judged: Qrels, found: Run) -> Iterator[tuple]:
+    """Measure, query and value of each.
+
+    Raises:
+        InputError: ir_measures cannot calculate one of them; names them and the cause.
+    """
+    import ir_measures
+
+    try:
+        for one in ir_measures.iter_calc(measures, judged, found) if measures else ():
+            yield one.measure, one.query_id, one.value
+    except (ValueError, AssertionError, RuntimeError, TypeError, OSError, CalledProcessError) as error:
+        raise InputError(
+            f"ir_measures cannot calculate {', '.join(map(str, measures))}: {first_line(error)}"
+        ) from error
 
 
 def per_query(qrels: Qrels, run: Run, names: Sequence[str] = DEFAULT) -> dict[str, dict[str, float]]:
@@ -51,8 +72,6 @@ def per_query(qrels: Qrels, run: Run, names: Sequence[str] = DEFAULT) -> dict[st
     Returns:
         measure -> query -> value, for the queries of `qrels` that have a relevant document.
     """
-    import ir_measures
-
     judged = {query: docs for query, docs in qrels.items() if any(grade >= 1 for grade in docs.values())}
     found = {query: run[query] for query in judged if run.get(query)}
     grades = {grade for docs in judged.values() for grade in docs.values()}
@@ -71,9 +90,9 @@ def per_query(qrels: Qrels, run: Run, names: Sequence[str] = DEFAULT) -> dict[st
     others = {t: m for t, m in distinct.items() if t not in own_gains}
     names_of = {id(measure): called[text] for text, measure in distinct.items()}  # writing a measure out takes long
     for some in (others, own_gains) if found else ():  # together, ir_measures mixes their gains up
-        for one in ir_measures.iter_calc(list(some.values()), judged, found) if some else ():
-            for name in names_of.get(id(one.measure)) or called[str(one.measure)]:
-                values[name][one.query_id] = float(one.value)
+        for measure, query, value in calculated(list(some.values()), judged, found):
+            for name in names_of.get(id(measure)) or called[str(measure)]:
+                values[name][query] = float(value)
     for name, depth in cut.items():
         values[name] = {query: value if value * depth >= 1 - 1e-9 else 0.0 for query, value in values[name].items()}
     if RETRIEVED in names:

@@ -15,7 +15,7 @@ REFUSAL = "NO-RESPONSE"
 
 def no_res_probs(
     lm: LanguageModel, readings: Sequence[Reading], batch_tokens: int, abstention: str = "first_token"
-) -> list[float]:
+) -> list[float | None]:
     """How likely the generator is to abstain from each reading, which holds one passage.
 
     Args:
@@ -26,19 +26,21 @@ def no_res_probs(
             `sequence`: of all of them.
 
     Returns:
-        Probabilities from 0 to 1, in order.
+        Probabilities from 0 to 1, in order; None where the passage does not fit the context.
     """
     refusal = reply_ids(lm, REFUSAL)
     if abstention == "first_token":
         refusal = refusal[:1]
     distinct = list(dict.fromkeys(readings))
-    prompts = [ids for ids, _ in prompts_of(lm, distinct, len(refusal), ABSTAIN)]
-    found = [0.0] * len(distinct)
+    made = prompts_of(lm, distinct, len(refusal), ABSTAIN)
+    whole = [i for i, (_, cut) in enumerate(made) if not cut]
+    prompts = [made[i][0] for i in whole]
+    found: list[float | None] = [None] * len(distinct)
 
     def read(batch: list[int]) -> None:
         outputs = score_continuations(lm, [prompts[i] for i in batch], [[refusal]] * len(batch))
         for i, (output,) in zip(batch, outputs, strict=True):
-            found[i] = math.exp(math.fsum(output.logprobs))
+            found[whole[i]] = math.exp(math.fsum(output.logprobs))
 
     each_batch(lm, [len(prompt) + len(refusal) for prompt in prompts], batch_tokens, read)
     known = dict(zip(distinct, found, strict=True))

@@ -106,7 +106,7 @@ def answer_all(
     ungrounded = dict(zip(wanted, read_again(lm, wanted, max_new_tokens, batch_tokens), strict=True))
     made = {}
     for reading, left, without, given in zip(distinct, cut, bare, grounded, strict=True):
-        plain = ungrounded.get((without, tuple(given.ids)), Decoded())
+        plain = ungrounded.get((without, tuple(given.ids))) or Decoded()
         stats = TokenStats(
             tokens=tuple(lm.tokenizer.decode([token]) for token in given.ids),
             h0=tuple(plain.entropies),
@@ -121,7 +121,7 @@ def answer_all(
 
 def read_again(
     lm: LanguageModel, wanted: list[tuple[Reading, tuple[int, ...]]], room: int, batch_tokens: int
-) -> list[Decoded]:
+) -> list[Decoded | None]:
     """Entropy and log-probability at the tokens of given replies; replies to one prompt share the pass over it.
 
     Args:
@@ -129,13 +129,20 @@ def read_again(
         wanted: readings with the token ids of a reply to each, at least one.
         room: tokens to leave for the longest reply.
         batch_tokens: tokens per batch.
+
+    Returns:
+        One for each reply; None where a document or the reply does not fit the context.
     """
     replies: dict[Reading, list[int]] = {}
     for number, (reading, _) in enumerate(wanted):
         replies.setdefault(reading, []).append(number)
-    readings = list(replies)
-    prompts = [ids for ids, _ in prompts_of(lm, readings, room)]
-    found: list[Decoded] = [Decoded()] * len(wanted)
+    readings, prompts = [], []
+    found: list[Decoded | None] = [None] * len(wanted)
+    for reading, (ids, cut) in zip(replies, prompts_of(lm, list(replies), room), strict=True):
+        replies[reading] = [i for i in replies[reading] if not cut and len(ids) + len(wanted[i][1]) <= lm.context]
+        if replies[reading]:
+            readings.append(reading)
+            prompts.append(ids)
 
     def read(batch: list[int]) -> None:
         texts = [[list(wanted[number][1]) for number in replies[readings[i]]] for i in batch]

@@ -22,6 +22,9 @@ from scoring.generator import Reading, answer_all, prompts_of, read_again
 from scoring.references import answer_logprob, reciprocal_rank
 from scoring.udcg import udcg
 
+TOO_LONG = "a document does not fit the generator's context"
+NONE_FITS = "no document fits the generator's context"
+
 
 @dataclass(frozen=True)
 class Item:
@@ -59,7 +62,8 @@ class Judge:
     batch_tokens: int
     entailment: Entailment | None = None
     seed: int = 0
-    _believed: dict[tuple, list[seper.Sampled]] = field(default_factory=dict)
+    _believed: dict[Reading, list[seper.Sampled]] = field(default_factory=dict)
+    _cut: dict[Reading, int] = field(default_factory=dict)
 
     def scores(self, items: Sequence[Item], names: Sequence[str]) -> list[dict[str, Score]]:
         """The rewards of document lists.
@@ -113,7 +117,7 @@ class Judge:
             notes = {"abstains": abstains(given.answer), "cut": given.cut, "ended": given.ended}
             for name in names:
                 if given.cut == len(item.reading.documents):
-                    score = Score(None, given.answer, error="no document fits the generator's context")
+                    score = Score(None, given.answer, error=NONE_FITS)
                 else:
                     score = grogu.score_of(
                         given.stats, given.answer, name, rule.alpha, rule.fallback, rule.fallback_by, rule.log_ppl
@@ -131,14 +135,16 @@ class Judge:
         probabilities = iter(no_res_probs(self.lm, alone, self.batch_tokens, rule.abstention))
         made = []
         for item in items:
-            given = tuple(next(probabilities) for _ in item.reading.documents)
+            given = [next(probabilities) for _ in item.reading.documents]
             if item.relevant is None:
                 made.append(Score(None, error="no relevance labels"))
+            elif None in given:
+                made.append(Score(None, error=TOO_LONG))
             elif not all(map(math.isfinite, given)):
                 made.append(Score(None, error="the model gave a value that is not a number"))
             else:
                 weights = (rule.relevant_weight, rule.irrelevant_weight)
-                made.append(Score(udcg(given, item.relevant, *weights, rule.normalise), no_res=given))
+                made.append(Score(udcg(given, item.relevant, *weights, rule.normalise), no_res=tuple(given)))
         return made
 
     def _reciprocal_rank(self, items: Sequence[Item]) -> list[Score]:
@@ -160,12 +166,17 @@ class Judge:
         distinct = list(dict.fromkeys(wanted))
         replies = [(reading, tuple(reply_ids(self.lm, answer))) for reading, answer in distinct]
         outputs = read_again(self.lm, replies, self.max_new_tokens, self.batch_tokens)
-        known = {one: math.fsum(output.logprobs) for one, output in zip(distinct, outputs, strict=True)}
+        known = {
+            one: None if output is None else math.fsum(output.logprobs)
+            for one, output in zip(distinct, outputs, strict=True)
+        }
         logprobs, made = iter(known[one] for one in wanted), []
         for item in items:
             table = [[next(logprobs) for _ in item.answers] for _ in item.reading.documents]
             if not item.answers:
                 made.append(Score(None, error="no reference answers"))
+            elif any(None in row for row in table):
+                made.append(Score(None, error=TOO_LONG))
             else:
                 scores = item.scores or (0.0,) * len(table)
                 made.append(Score(max(answer_logprob(scores, column) for column in zip(*table, strict=True))))
@@ -182,18 +193,24 @@ class Judge:
             if not item.answers:
                 made.append(Score(None, error="no reference answers"))
                 continue
+            cut = self._cut[item.reading]
+            if cut == len(item.reading.documents):
+                made.append(Score(None, error=NONE_FITS))
+                continue
             with_, before = (
                 measure(self._believed[reading], item.answers, reading.question, self.entailment, **options)
                 for reading in (item.reading, without)
             )
-            made.append(Score(with_ - before, likeliest(self._believed[item.reading])))
+            made.append(Score(with_ - before, likeliest(self._believed[item.reading]), cut=cut))
         return made
 
     def _believe(self, readings: Sequence[Reading]) -> None:
         """Sample the answers of readings that are not known yet; what a sample says follows from seed and reading."""
         rule = self.rule
         new = [reading for reading in dict.fromkeys(readings) if reading not in self._believed]
-        prompts = [ids for ids, _ in prompts_of(self.lm, new, rule.sample_tokens)]
+        made = prompts_of(self.lm, new, rule.sample_tokens)
+        prompts = [ids for ids, _ in made]
+        self._cut |= {reading: cut for reading, (_, cut) in zip(new, made, strict=True)}
 
         def sample(batch: list[int]) -> None:
             noise = torch.cat([noise_of(self.seed, repr(new[i]), rule.samples, rule.sample_tokens) for i in batch])

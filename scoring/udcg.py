@@ -42,4 +42,4 @@ def udcg(
         total = sum(math.fsum(part) / len(part) for part in parts.values() if part)
     else:
         total = math.fsum(parts[True] + parts[False]) / len(no_res)
-    return 1 / (1 + math.exp(-total))
+    return 1 / (1 + math.exp(min(-total, 700)))  # exp of more overflows

@@ -35,6 +35,7 @@ from scoring.udcg import udcg
 if TYPE_CHECKING:
     from core.language_model import LanguageModel
 
+LARGEST_SCORE = 1e300  # of a retriever
 BATCH = 64  # items that are judged together and written at once
 
 
@@ -118,8 +119,9 @@ def check_item(item: dict[str, Any], place: str, reward: str) -> None:
     for number, passage in enumerate(passages):
         if not isinstance(passage.get("text"), str):
             raise InputError(f"{place}: passage {number} has no `text`, or it is no text.")
-        if isinstance(passage.get("score", 0.0), bool) or not isinstance(passage.get("score", 0.0), int | float):
-            raise InputError(f"{place}: passage {number}: `score` must be a number, got {passage['score']!r:.60}.")
+        score = passage.get("score", 0.0)
+        if isinstance(score, bool) or not isinstance(score, int | float) or abs(score) > LARGEST_SCORE:
+            raise InputError(f"{place}: passage {number}: `score` must be a number, got {score!r:.60}.")
         infos = passage.get("models_info", {})
         if not isinstance(infos, dict) or not all(isinstance(info, dict) for info in infos.values()):
             raise InputError(f"{place}: passage {number}: `models_info` must hold an object for each model.")
@@ -189,7 +191,9 @@ def token_record(found: Score) -> dict[str, Any]:
         {"text": text, "H_0": h0, "H_D": hd, "logp_0": logp0, "logp_D": logpd, "key": i in found.key}
         for i, (text, h0, hd, logp0, logpd) in enumerate(rows)
     ]
-    return {"answer": found.answer, "rule": found.rule, "abstains": found.abstains, "tokens": tokens}
+    return {
+        "answer": found.answer, "rule": found.rule, "abstains": found.abstains, "cut": found.cut, "tokens": tokens
+    }  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------------------ command
@@ -229,8 +233,15 @@ def judge_file(arguments: argparse.Namespace) -> None:
     items = read_items(arguments.input, reward)
     done: list[dict[str, Any]] = []
     asked = options | {"reward": reward, "max_new_tokens": arguments.max_new_tokens, "seed": arguments.seed}
-    asked |= {"model": arguments.model, "adapter": arguments.adapter, "input": sha256(arguments.input)}
+    asked |= {"model": arguments.model, "adapter": arguments.adapter, "dtype": arguments.dtype}
+    asked |= {"input": sha256(arguments.input)}
     plan = part.with_name(part.name + ".json")
+    if arguments.output.is_dir():
+        raise InputError(f"--output {arguments.output}: is a folder; name a file in it.")
+    if arguments.output.exists():
+        log.warning("%s is there already and will be replaced", arguments.output)
+    if part.exists() and not part.stat().st_size:
+        part.unlink()  # a run that ended before its first item
     if part.exists() and not arguments.resume:
         raise InputError(f"{part} holds an unfinished run; go on with `--resume`, or remove it.")
     if part.exists():
@@ -242,6 +253,10 @@ def judge_file(arguments: argparse.Namespace) -> None:
             )
         cut_broken_end(part)
         done = [item for _, item in read_json_lines(part)]
+        if len(done) > len(items):
+            raise InputError(
+                f"{part} holds {len(done)} items, {arguments.input} {len(items)}; remove it to start again."
+            )
         log.info("utility: going on after %d finished items", len(done))
     lm = None
     needless = reward == "reciprocal_rank" or (
@@ -270,12 +285,12 @@ def judge_file(arguments: argparse.Namespace) -> None:
             handle.flush()
             done += made
             progress.advance(len(made))
-    plan.unlink()
     if arguments.output.suffix == ".json":
         write_json(arguments.output, done)
         part.unlink()
     else:
         part.replace(arguments.output)
+    plan.unlink()
     values = [item[reward][arguments.model] for item in done]
     known = [value for value in values if value is not None]
     middle = f", mean {reward} {sum(known) / len(known):.4f}" if known else ""

@@ -30,7 +30,7 @@ from retrieval.collection import Collection, collection_of
 from retrieval.retriever import retriever_of
 from rewriter.conversations import turns_of
 from scoring.answers import exact_match
-from scoring.labels import REWARDS
+from scoring.labels import NEEDS, REWARDS
 from scoring.utility import as_item, read_items
 
 BATCH = 32
@@ -112,6 +112,8 @@ def questions_of_items(items: Sequence[dict[str, Any]]) -> list[Question]:
             found.append(Question(f"{number} {item.get('example_id', '')}".strip(), made))
     if not found:
         raise InputError("no item has both a passage with `is_relevant` true and one with false.")
+    if len(found) < len(items):
+        log.warning("%d of %d items are left out: not both kinds of passages", len(items) - len(found), len(items))
     return found
 
 
@@ -280,10 +282,14 @@ def check_generator(arguments: argparse.Namespace) -> None:
         raise InputError(f"`--output`: {arguments.output} cannot be a folder ({error.strerror}).") from error
     if arguments.entailment:
         rule = replace(rule, entailment=arguments.entailment)
-    labelled_answers = all(item.answers for question in questions for item in question.lists.values())
     names = list(arguments.rewards or [name for name in REWARDS if not name.startswith("delta_seper")])
-    if not labelled_answers:
-        names = [name for name in names if name not in ("answer_logprob", "delta_seper_soft", "delta_seper_hard")]
+    bare = sum(not all(item.answers for item in question.lists.values()) for question in questions)
+    needy = [name for name in names if NEEDS.get(name) == "answers"] if bare else []
+    if needy and arguments.rewards:
+        raise InputError(f"`--rewards {needy[0]}` needs `answers`; {bare} of {len(questions)} questions have none.")
+    if needy:
+        log.warning("%s left out: %d of %d questions have no `answers`", ", ".join(needy), bare, len(questions))
+        names = [name for name in names if name not in needy]
     seper = any(name.startswith("delta_seper") for name in names)
     judge = Judge(
         load_language_model(*model, generator.dtype), rule, generator.max_new_tokens, generator.batch_tokens,

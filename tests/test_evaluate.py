@@ -2,8 +2,8 @@
 
 import json
 import random
+import resource
 import sys
-import time
 
 import pytest
 
@@ -52,11 +52,13 @@ def test_table_counts_and_comparison(files):
     "name, text, expected",
     [
         ("a.run", "q1 Q0 b 1 5\n", "a.run:1: expected `query Q0 document rank score tag`"),
-        ("a.run", "q1 Q0 b 1 nan t\n", "a.run:1: the score must be a number, got `nan`"),
+        ("a.run", "q1 Q0 b 1 nan t\n", "a.run:1: the score must be a finite number, got `nan`"),
+        ("a.run", "q1 Q0 b 1 1e400 t\n", "a.run:1: the score must be a finite number, got `1e400`"),
         ("a.run", "q1 Q0 b 1 2 t\nq1 Q0 b 2 1 t\n", "a.run:2: document `b` stands twice"),
         ("a.run", "zz Q0 b 1 2 t\n", "none of its 1 queries has qrels"),
         ("a.run", "", "nothing in it; expected lines `query Q0 document rank score tag`"),
         ("qrels", "q1 0 a yes\n", "qrels:1: the grade must be a whole number, got `yes`"),
+        ("qrels", "q1 0 a 3000000000\n", "qrels:1: grades go up to 1000, got 3000000000"),
         ("qrels", "q1 0 a 1\nq1 0 a 0\n", "qrels:2: document `a` has two grades"),
         ("qrels", "q1 0 a 0\n", "nothing can be measured"),
     ],
@@ -88,14 +90,26 @@ def test_a_run_however_it_is_laid_out(tmp_path, text):
 
 def test_bad_flags_are_named(files):
     words = ["--run", files / "a.run", "--qrels", files / "qrels"]
-    assert "`MRRR@3` is no measure" in evaluate(*words, "--measures", "MRRR@3", ok=False)
+    for name in ("MRRR@3", "R", "P@1.5", "nDCG@0"):
+        assert f"`{name}` is no measure" in evaluate(*words, "--measures", name, ok=False)
+    assert "ir_measures cannot calculate alpha_nDCG@3" in evaluate(*words, "--measures", "alpha_nDCG@3", ok=False)
+    before = (files / "a.run").read_text()
+    assert "is one of the files to read" in evaluate(*words, "--json", files / "a.run", ok=False)
+    assert (files / "a.run").read_text() == before
     assert "`--resamples` must be at least 1" in evaluate(*words, "--resamples", "0", ok=False)
     assert "nowhere: cannot be read" in evaluate("--run", "nowhere", "--qrels", files / "qrels", ok=False)
 
 
+def processor_seconds() -> float:
+    """Of all processes that this one has begun and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 @pytest.mark.slow
 def test_a_large_run_is_quick(tmp_path):
-    """Two runs of 10,000 queries and 100 documents each, with the comparison: 3 s on an idle machine of two cores."""
+    """Two runs of 10,000 queries and 100 documents each, with the comparison: below 3 s on an idle machine of two
+    cores; here the processor's time counts, which other work beside it hardly changes."""
     rng = random.Random(0)
     with (tmp_path / "run").open("w") as run, (tmp_path / "qrels").open("w") as qrels:
         for query in range(10_000):
@@ -105,6 +119,6 @@ def test_a_large_run_is_quick(tmp_path):
                 if rank == 1 + query % 100:
                     qrels.write(f"c{query // 8}_{query % 8} 0 {doc} 1\n")
     (tmp_path / "run2").write_text((tmp_path / "run").read_text())
-    start = time.monotonic()
+    start = processor_seconds()
     evaluate("--run", tmp_path / "run", "--run2", tmp_path / "run2", "--qrels", tmp_path / "qrels")
-    assert time.monotonic() - start < 9
+    assert processor_seconds() - start < 10

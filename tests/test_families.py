@@ -22,6 +22,7 @@ from transformers import (
 from core.chat import reply_ids
 from core.language_model import PLAIN_TEMPLATE, LanguageModel
 from core.settings import ScoringSettings
+from scoring.entailment import load_entailment
 from scoring.generator import Reading, answer_all, prompt_of
 from scoring.rewards import Item, Judge
 from tests.oracle import plain_no_res, plain_scores
@@ -189,6 +190,26 @@ def test_a_prompt_longer_than_the_context():
     lm.model.config.max_position_embeddings = len(prompt_of(lm, READINGS[1], 8)[0]) + 7
     scores = Judge(lm, ScoringSettings(), 8, 1000).scores([Item(READINGS[1])], ["key_entropy"])[0]
     assert scores["key_entropy"].cut == 1 and scores["key_entropy"].value is not None
+
+
+def test_a_passage_longer_than_the_context_has_no_value_by_itself():
+    lm = family("gpt2")
+    lm.model.config.max_position_embeddings = 200
+    fits, long = Reading.of([], "Who?", ["One."]), Reading.of([], "Who?", ["One.", "two " * 300])
+    items = [Item(reading, (True,) * len(reading.documents), ("One",)) for reading in (fits, long)]
+    rule = ScoringSettings(sample_tokens=8, samples=2, entailment="exact")
+    judge = Judge(lm, rule, 8, 1000, load_entailment("exact", 1000))
+    short, cut = judge.scores(items, ["udcg", "answer_logprob", "delta_seper_soft", "key_entropy"])
+    assert all(one.value is not None for one in short.values())
+    for name in ("udcg", "answer_logprob"):
+        assert cut[name].value is None and "a document does not fit" in cut[name].error
+    for name in ("delta_seper_soft", "key_entropy"):
+        assert cut[name].cut == 1 and cut[name].value == pytest.approx(short[name].value, abs=1e-4)
+    alone = Reading.of([], "Who?", ["two " * 300])
+    none = judge.scores([Item(alone, (True,), ("One",))], ["delta_seper_soft"])[0]["delta_seper_soft"]
+    assert none.value is None and "no document fits" in none.error
+    too_long = judge.scores([Item(fits, (True,), ("One " * 300,))], ["answer_logprob"])[0]["answer_logprob"]
+    assert too_long.value is None and "does not fit" in too_long.error
 
 
 def test_a_question_longer_than_the_context():

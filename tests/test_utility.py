@@ -65,6 +65,8 @@ def test_a_run_that_was_stopped_goes_on(random_llama, tmp_path):
     assert "--resume" in run(*words, "--output", tmp_path / "again.jsonl", ok=False)
     said = run(*words, "--output", tmp_path / "again.jsonl", "--resume", "--alpha", "0.5", ok=False)
     assert "begun with another `alpha` (0.05, now 0.5)" in said
+    said = run(*words, "--output", tmp_path / "again.jsonl", "--resume", "--dtype", "bfloat16", ok=False)
+    assert "begun with another `dtype`" in said
     run(*words, "--output", tmp_path / "again.jsonl", "--resume")
     assert (tmp_path / "again.jsonl").read_text() == whole and not part.exists()
     first = json.loads(whole.splitlines()[0])
@@ -97,6 +99,18 @@ def test_the_published_output_format(lm):
 def test_bad_items_are_named(lm, change, reward, expected):
     with pytest.raises(InputError, match=expected):
         score(ITEM | change, reward, lm)
+
+
+def test_a_bad_start_leaves_nothing_behind(random_llama, tmp_path):
+    (tmp_path / "in.jsonl").write_text(json.dumps(ITEM) + "\n")
+    (tmp_path / "folder.jsonl").mkdir()
+    words = ["--model", random_llama, "--input", tmp_path / "in.jsonl", "--max_new_tokens", "4"]
+    said = run(*words, "--output", tmp_path / "folder.jsonl", ok=False)
+    assert "is a folder" in said and not (tmp_path / "folder.jsonl.part").exists()
+    out = ["--output", tmp_path / "out.jsonl"]
+    run(*words, *out, "--reward", "delta_seper_soft", "--entailment", tmp_path / "nowhere", ok=False)
+    run(*words, *out)
+    assert "out.jsonl is there already and will be replaced" in run(*words, *out)
 
 
 def test_a_bad_file_is_named_with_its_line(tmp_path):

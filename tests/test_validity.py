@@ -55,6 +55,18 @@ def test_the_command(random_llama, tmp_path):
     xml.etree.ElementTree.parse(tmp_path / "out/validity.svg")
 
 
+def test_rewards_that_lack_answers_are_refused_or_said(random_llama, tmp_path):
+    bare = {name: value for name, value in ITEM.items() if name != "answers"}
+    one_kind = bare | {"passages": ITEM["passages"][:1]}
+    (tmp_path / "in.jsonl").write_text(json.dumps(bare) + "\n" + json.dumps(one_kind) + "\n")
+    words = ["--input", tmp_path / "in.jsonl", "--model", random_llama, "--output", tmp_path / "out"]
+    command = [sys.executable, "-m", "scoring.validity", *words]
+    said = finish([*command, "--rewards", "answer_logprob"], ok=False)
+    assert "`--rewards answer_logprob` needs `answers`; 1 of 1 questions have none" in said
+    said = finish(command)
+    assert "1 of 2 items are left out" in said and "answer_logprob left out: 1 of 1 questions" in said
+
+
 def test_bad_flags():
     for words, expected in (
         ([], "`--config`"),
