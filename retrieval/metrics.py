@@ -51,8 +51,11 @@ def calculated(measures: list, judged: Qrels, found: Run) -> Iterator[tuple]:
     """
     import ir_measures
 
+    if not measures:
+        return
     try:
-        for one in ir_measures.iter_calc(measures, judged, found) if measures else ():
+        # `iter_calc` would also look for queries without a value, which takes a third of the time; ours begin with 0
+        for one in ir_measures.evaluator(measures, judged)._iter_calc(found):
             yield one.measure, one.query_id, one.value
     except (ValueError, AssertionError, RuntimeError, TypeError, OSError, CalledProcessError) as error:
         raise InputError(
