@@ -92,15 +92,21 @@ def test_a_lost_process_is_said():
     assert list(map_on_cores(abs, [-1, -2], 2)) == [1, 2]
 
 
+def two_at_work(parent: subprocess.Popen) -> list[psutil.Process]:
+    """The processes that a process has begun, once there are two."""
+    deadline = time.monotonic() + 60
+    while len(children := psutil.Process(parent.pid).children()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(2.0)  # for them to begin
+    return children
+
+
 def test_processes_end_with_a_parent_that_is_killed():
     code = "import time\nfrom core.workers import map_on_cores\nlist(map_on_cores(time.sleep, [300, 300], 2))"
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     try:
-        deadline = time.monotonic() + 60
-        while len(children := psutil.Process(parent.pid).children()) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        time.sleep(1.0)  # for them to begin
+        children = two_at_work(parent)
     finally:
         parent.kill()
         parent.wait()
@@ -116,11 +122,7 @@ def test_ctrl_c_ends_at_once_with_one_line(send):
         [sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        deadline = time.monotonic() + 60
-        while len(children := psutil.Process(parent.pid).children()) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        time.sleep(2.0)  # for them to begin
+        children = two_at_work(parent)
         send(parent.pid, signal.SIGINT)
         said = parent.communicate(timeout=20)[1]
     finally:
