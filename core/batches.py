@@ -17,13 +17,17 @@ NO_MEMORY_ON_CPU = "can't allocate memory"  # of torch's RuntimeError
 SLACK = 1.05  # of batches of even size, for what their padding takes
 
 
-def batches_by_tokens(lengths: list[int], budget: int, order: Iterable[int] | None = None) -> list[list[int]]:
+def batches_by_tokens(
+    lengths: list[int], budget: int, order: Iterable[int] | None = None, even: float = 0.0, full: int = 0
+) -> list[list[int]]:
     """Positions grouped so that rows times longest row stays within a budget.
 
     Args:
         lengths: tokens of each item.
         budget: most tokens of a padded batch; an item longer than that goes alone.
         order: all positions, neighbours to stand in one batch; longest first when not given.
+        even: a batch of at least `full` tokens takes no item that is shorter than this share of its longest.
+        full: see there.
     """
     if order is None:
         order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
@@ -31,14 +35,21 @@ def batches_by_tokens(lengths: list[int], budget: int, order: Iterable[int] | No
     longest = 0
     for i in order:
         longest = max(longest, lengths[i])
-        if not batches or (len(batches[-1]) + 1) * longest > budget:
+        uneven = batches and lengths[i] < even * longest and len(batches[-1]) * longest >= full
+        if not batches or uneven or (len(batches[-1]) + 1) * longest > budget:
             batches.append([])
             longest = lengths[i]
         batches[-1].append(i)
     return batches
 
 
-def each_batch(lm: LanguageModel, lengths: list[int], budget: int, work: Callable[[list[int]], None]) -> None:
+def each_batch(
+    lm: LanguageModel,
+    lengths: list[int],
+    budget: int,
+    work: Callable[[list[int]], None],
+    order: Iterable[int] | None = None,
+) -> None:
     """Do some work in batches of at most `budget` tokens: on a CPU several batches at once, one per core.
 
     A small model keeps two cores busier with two batches than with one, whose threads wait for each other at every
@@ -48,6 +59,7 @@ def each_batch(lm: LanguageModel, lengths: list[int], budget: int, work: Callabl
         lm: the model, to know its device.
         lengths: tokens of each item.
         budget: most tokens in work at once, in the processes beside this one too.
+        order: as of `batches_by_tokens`.
         work: is given positions of `lengths`; a batch that does not fit in memory is given again, in halves.
 
     Raises:
@@ -58,7 +70,7 @@ def each_batch(lm: LanguageModel, lengths: list[int], budget: int, work: Callabl
     workers = torch.get_num_threads() if lm.device.type == "cpu" else 1
     at_once, rounds = workers * beside(), math.ceil(sum(lengths) / budget)
     even = math.ceil(SLACK * sum(lengths) / (rounds * at_once))  # so that no core is idle in the last round
-    batches = batches_by_tokens(lengths, max(1, min(budget // at_once, even)))
+    batches = batches_by_tokens(lengths, max(1, min(budget // at_once, even)), order)
     if workers == 1 or len(batches) == 1:
         for batch in batches:
             _do(batch, lengths, work)

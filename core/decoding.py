@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from core.batches import batches_by_tokens
+from core.beginnings import passes_of
 from core.language_model import LanguageModel
 from core.workspace import workspace
 
@@ -108,14 +110,28 @@ class PromptCache(DynamicCache):
 
 class RoomyLayer(DynamicLayer):
     """Keys and values in tensors with room for more tokens, which are written there; `DynamicLayer` copies all that
-    went before at every token. Prompts are read a few rows at a time: `rows` are those of the pass, None once all are.
+    went before at every token. Prompts are read a few rows at a time, one after another: `sources` are those from
+    which the rows of a pass go on, None once all are read, and `seen` [rows, before] are the slots that they share.
     """
 
     def __init__(self, rows: int, length: int, room: int):
         super().__init__()
         self.all_rows, self.length, self.room = rows, length, room
-        self.rows: slice | None = None
+        self.read = 0
+        self.sources: list[int] | None = None
+        self.seen = torch.empty(0, 0)
         self.whole: tuple[Tensor, Tensor] | None = None
+
+    def begin(self, sources: list[int], seen: Tensor) -> None:
+        """A pass over the next rows begins."""
+        self.sources, self.seen = sources, seen
+        if seen.shape[1]:
+            self.show(seen.shape[1])
+
+    def finish(self) -> None:
+        """All rows are read."""
+        self.sources = None
+        self.show(self.length)
 
     def show(self, length: int) -> None:
         """Let the first `length` slots of every row be seen."""
@@ -124,7 +140,7 @@ class RoomyLayer(DynamicLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
         both = (key_states, value_states)
-        if self.rows is not None:
+        if self.sources is not None:
             return self._read(both)
         start = self.get_seq_length()
         end = start + key_states.shape[-2]
@@ -134,15 +150,21 @@ class RoomyLayer(DynamicLayer):
         return self.keys, self.values
 
     def _read(self, both: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Keep what a pass over some rows has computed; it looks at no other rows."""
+        """Keep what a pass over some rows has computed, and give what these rows look at."""
         if self.whole is None:
             slots = self.length + self.room
             self.whole = tuple(workspace.take(s, self.all_rows, s.shape[1], slots, s.shape[3]) for s in both)
+        before = self.seen.shape[1]
+        end = before + both[0].shape[2]
+        rows = slice(self.read, self.read + len(self.sources))
+        self.read = rows.stop
         for whole, states in zip(self.whole, both, strict=True):
-            tokens = states.shape[2]
-            whole[self.rows, :, :tokens] = states
-            whole[self.rows, :, tokens : self.length] = 0
-        return both
+            if before:
+                shared = whole[:, :, :before].index_select(0, torch.tensor(self.sources))
+                whole[rows, :, :before] = shared.masked_fill_(self.seen[:, None, :, None] == 0, 0)
+            whole[rows, :, before:end] = states
+            whole[rows, :, end : self.length] = 0
+        return tuple(whole[rows, :, :end] for whole in self.whole) if before else both
 
     def keep(self, rows: list[int]) -> None:
         """Let go of all but some rows, in rising order; these move together where they stand."""
@@ -164,7 +186,7 @@ class RoomyLayer(DynamicLayer):
         self.show(length)
 
 
-def read_prompts(lm: LanguageModel, prompts: list[list[int]], room: int) -> tuple[PromptCache, Tensor]:
+def read_prompts(lm: LanguageModel, prompts: list[list[int]], room: int) -> tuple[PromptCache, Tensor, list[int]]:
     """Read each prompt up to its last token, which the next pass gives together with what follows.
 
     Rows are padded on the right: no token sees what comes after it, so the pass needs no mask and computes the lower
@@ -172,44 +194,67 @@ def read_prompts(lm: LanguageModel, prompts: list[list[int]], room: int) -> tupl
     rows are padded on the left, where the slots of a row stand together.
 
     On a CPU a few rows are read at a time (`READ`), so that what one operation writes is still in the processor's
-    cache when the next one reads it; their keys and values then stand together for what follows.
+    cache when the next one reads it, and what prompts have in common at their beginnings is read once; keys and values
+    of all rows then stand together for what follows.
 
     Args:
         lm: the model.
-        prompts: token ids of each prompt, best sorted by length.
+        prompts: token ids of each prompt.
         room: most tokens that will follow a prompt, its last one counted in.
 
     Returns:
-        The cache, and which of its slots hold a token of the row [batch, length].
+        The cache, which of its slots hold a token of the row [batch, length], and the prompt's number in each row.
     """
     rows = [prompt[:-1] for prompt in prompts]
     length = max(map(len, rows))
     window = getattr(lm.model.config.get_text_config(), "sliding_window", None) or length
     left = window < length
-    mask = torch.tensor([padded([1] * len(row), length, 0, left) for row in rows], device=lm.device)
     cache = PromptCache(config=lm.model.config)
     plain = all(type(layer) is DynamicLayer for layer in cache.layers)
     if left or not plain or not all(rows) or lm.device.type != "cpu":
-        read_rows(lm, cache, rows, mask if left else None)
-        return cache, mask
+        mask = torch.tensor([padded([1] * len(row), length, 0, left) for row in rows], device=lm.device)
+        where = {"attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)} if left else {}
+        read_rows(lm, cache, rows, left, where)
+        return cache, mask, list(range(len(rows)))
+    mask, order = read_in_passes(lm, cache, rows, room)
+    return cache, mask, order
+
+
+def read_in_passes(
+    lm: LanguageModel, cache: PromptCache, rows: list[list[int]], room: int
+) -> tuple[Tensor, list[int]]:
+    """Fill a cache as `passes_of` plans it; returns what `read_prompts` returns beside it."""
+    passes, runs = passes_of(rows, READ)
+    order = [row.prompt for one in passes for row in one.rows]
+    place_of = {number: place for place, number in enumerate(order)}
+    mask = torch.zeros(len(rows), max(one.before + one.tokens for one in passes), dtype=torch.long)
+    for number, place in place_of.items():
+        for (token, slot), (end, _) in pairwise([*runs[number], (len(rows[number]), 0)]):
+            mask[place, slot : slot + end - token] = 1
     workspace.begin(2 * len(cache.layers))
-    cache.layers = [RoomyLayer(len(rows), length, room) for _ in cache.layers]
-    for part in batches_by_tokens([len(row) for row in rows], READ, range(len(rows))):
+    cache.layers = [RoomyLayer(len(rows), mask.shape[1], room) for _ in cache.layers]
+    for one in passes:
+        seen = mask[[place_of[row.prompt] for row in one.rows], : one.before]
+        where = {}
+        if one.before:
+            positions = torch.tensor([[row.start] for row in one.rows]) + torch.arange(one.tokens)
+            where["position_ids"] = positions.clamp(max=lm.context - 1)  # fillers may stand behind it
+            where["attention_mask"] = torch.cat([seen, seen.new_ones(len(seen), one.tokens)], -1)
         for layer in cache.layers:
-            layer.rows = slice(part[0], part[-1] + 1)
-        read_rows(lm, cache, [rows[i] for i in part])
+            layer.begin([place_of[row.source] for row in one.rows], seen)
+        read_rows(lm, cache, [rows[row.prompt][row.start :] for row in one.rows], False, where)
     for layer in cache.layers:
-        layer.rows = None
-        layer.show(length)
-    return cache, mask
+        layer.finish()
+    return mask, order
 
 
-def read_rows(lm: LanguageModel, cache: PromptCache, rows: list[list[int]], mask: Tensor | None = None) -> None:
-    """Fill a cache in one pass over whole rows, padded to the longest; on the left where there is a mask."""
+def read_rows(
+    lm: LanguageModel, cache: PromptCache, rows: list[list[int]], left: bool, where: dict[str, Tensor]
+) -> None:
+    """Fill a cache in one pass over rows, padded to the longest; `where` they stand and what they see, if that is not
+    all before them."""
     length = max(map(len, rows))
-    filler, left = lm.tokenizer.pad_token_id, mask is not None
-    ids = torch.tensor([padded(row, length, filler, left) for row in rows], device=lm.device)
-    where = {"attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)} if left else {}
+    ids = torch.tensor([padded(row, length, lm.tokenizer.pad_token_id, left) for row in rows], device=lm.device)
     if length:
         cache.reading = True
         with suppress(_Read):
@@ -233,14 +278,15 @@ def decode(
     Returns:
         `samples` sequences for each prompt.
     """
-    cache, mask = read_prompts(lm, prompts, max_new_tokens)
+    cache, mask, order = read_prompts(lm, prompts, max_new_tokens)
     if samples > 1:
         cache.batch_repeat_interleave(samples)
         mask = mask.repeat_interleave(samples, 0)
     position = mask.sum(-1, keepdim=True)
-    tokens = torch.tensor([prompt[-1] for prompt in prompts], device=lm.device).repeat_interleave(samples)
+    tokens = torch.tensor([prompts[i][-1] for i in order], device=lm.device).repeat_interleave(samples)
     rows = [Decoded() for _ in range(len(prompts) * samples)]
-    numbers = torch.arange(len(rows), device=lm.device)  # of the rows that are still in the batch
+    numbers = [number * samples + sample for number in order for sample in range(samples)]
+    numbers = torch.tensor(numbers, device=lm.device)  # of the rows that are still in the batch
     running = torch.ones_like(numbers, dtype=torch.bool)
     stop = torch.tensor(lm.stop_ids, device=lm.device)
     for step in range(max_new_tokens):
@@ -285,15 +331,15 @@ def score_continuations(
         For each prompt and continuation its `logprobs` and `entropies`. Logits exist at the continuations' positions
         alone, and of no more than `LOGITS` numbers at once.
     """
-    cache, mask = read_prompts(lm, prompts, max(len(row) for rows in continuations for row in rows))
-    flat = [(owner, row) for owner, rows in enumerate(continuations) for row in rows]
+    cache, mask, order = read_prompts(lm, prompts, max(len(row) for rows in continuations for row in rows))
+    flat = [(place, row) for place, number in enumerate(order) for row in continuations[number]]
     made = [Decoded(row) for _, row in flat]
     room = LOGITS[lm.device.type == "cuda"] // lm.model.config.get_text_config().vocab_size
     for part in batches_by_tokens([len(row) for _, row in flat], room):
         owners = [flat[i][0] for i in part]
         own, before = rows_of(cache, owners, len(prompts)), mask[owners]
         length = max(len(flat[i][1]) for i in part)
-        given = [padded([prompts[flat[i][0]][-1], *flat[i][1]], length + 1) for i in part]
+        given = [padded([prompts[order[place]][-1], *row], length + 1) for place, row in map(flat.__getitem__, part)]
         given = torch.tensor(given, device=lm.device)
         there = torch.tensor([padded([1] * len(flat[i][1]), length) for i in part], device=lm.device)
         logits = lm.model(
@@ -309,7 +355,8 @@ def score_continuations(
             mine = slice(k * length, k * length + len(flat[i][1]))
             made[i].logprobs, made[i].entropies = chosen[mine].tolist(), entropies[mine].tolist()
     results = iter(made)
-    return [[next(results) for _ in rows] for rows in continuations]
+    found = {number: [next(results) for _ in continuations[number]] for number in order}
+    return [found[number] for number in range(len(prompts))]
 
 
 def rows_of(cache: PromptCache, rows: list[int], number: int) -> PromptCache:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from core.batches import each_batch
+from core.beginnings import alike
 from core.chat import reply_ids
 from core.decoding import score_continuations
 from core.language_model import LanguageModel
@@ -42,6 +43,6 @@ def no_res_probs(
         for i, (output,) in zip(batch, outputs, strict=True):
             found[whole[i]] = math.exp(math.fsum(output.logprobs))
 
-    each_batch(lm, [len(prompt) + len(refusal) for prompt in prompts], batch_tokens, read)
+    each_batch(lm, [len(prompt) + len(refusal) for prompt in prompts], batch_tokens, read, alike(prompts))
     known = dict(zip(distinct, found, strict=True))
     return [known[reading] for reading in readings]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from core.batches import each_batch
+from core.beginnings import alike
 from core.chat import prompts_that_fit
 from core.decoding import Decoded, decode, score_continuations
 from core.language_model import LanguageModel
@@ -100,7 +101,8 @@ def answer_all(
 
     lengths = [len(prompt) + max_new_tokens for prompt in prompts]
     short = [i for i, length in enumerate(lengths) if length <= lm.context]
-    each_batch(lm, [lengths[i] for i in short], batch_tokens, lambda batch: answer([short[i] for i in batch]))
+    order = alike([prompts[i] for i in short])
+    each_batch(lm, [lengths[i] for i in short], batch_tokens, lambda batch: answer([short[i] for i in batch]), order)
     bare = [Reading(reading.history, reading.question, ()) for reading in distinct]
     wanted = list(dict.fromkeys((b, tuple(g.ids)) for b, g in zip(bare, grounded, strict=True) if g.ids))
     ungrounded = dict(zip(wanted, read_again(lm, wanted, max_new_tokens, batch_tokens), strict=True))
@@ -151,5 +153,5 @@ def read_again(
                 found[number] = output
 
     lengths = [len(p) * max(1, len(replies[r])) for p, r in zip(prompts, readings, strict=True)]
-    each_batch(lm, lengths, batch_tokens, read)
+    each_batch(lm, lengths, batch_tokens, read, alike(prompts))
     return found
