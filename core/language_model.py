@@ -75,6 +75,9 @@ def load_language_model(
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
+        for part in (name, adapter or ""):
+            if part.startswith(("/", ".", "~")) and not Path(part).is_dir():
+                raise FileNotFoundError(f"there is no folder {part}")
         tokenizer = load_tokenizer(name)
         model, found = AutoModelForCausalLM.from_pretrained(
             name, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True

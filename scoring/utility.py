@@ -125,6 +125,12 @@ def check_item(item: dict[str, Any], place: str, reward: str) -> None:
         infos = passage.get("models_info", {})
         if not isinstance(infos, dict) or not all(isinstance(info, dict) for info in infos.values()):
             raise InputError(f"{place}: passage {number}: `models_info` must hold an object for each model.")
+        for info in (passage, *infos.values()) if reward == "udcg" else ():
+            if "no_res_prob" in info and not is_probability(info["no_res_prob"]):
+                raise InputError(
+                    f"{place}: passage {number}: `no_res_prob` must be from 0 to 1, got {info['no_res_prob']!r:.60}; "
+                    "without it, it is computed."
+                )
         if NEEDS.get(reward) == "relevant" and not isinstance(passage.get("is_relevant"), bool):
             raise InputError(
                 f"{place}: the reward `{reward}` needs `is_relevant` (true or false) on every passage; passage "
@@ -168,8 +174,11 @@ def known_no_res(item: dict[str, Any], name: str) -> list[float] | None:
         passage.get("models_info", {}).get(name, {}).get("no_res_prob", passage.get("no_res_prob"))
         for passage in item["passages"]
     ]
-    good = all(isinstance(p, int | float) and not isinstance(p, bool) and 0 <= p <= 1 for p in found)
-    return found if found and good else None
+    return found if found and all(map(is_probability, found)) else None
+
+
+def is_probability(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 def with_udcg(item: dict[str, Any], name: str, no_res: Sequence[float], rule: ScoringSettings) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def test_the_published_output_format(lm):
         ({"passages": "text"}, "key_entropy", "`passages` must be a list"),
         ({"passages": [{"txt": "x"}]}, "key_entropy", "passage 0 has no `text`"),
         ({"passages": [{"text": "x"}]}, "udcg", "needs `is_relevant`"),
+        ({"passages": [{"text": "x", "is_relevant": True, "no_res_prob": 1.5}]}, "udcg", "from 0 to 1, got 1.5"),
         ({"answers": []}, "answer_logprob", "needs `answers`"),
         ({"history": ["hello"]}, "key_entropy", "`history` must be a list"),
     ],

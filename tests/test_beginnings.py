@@ -1,0 +1,106 @@
+"""Prompts that begin alike: each token is read once, and the results are those of prompts read alone."""
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from core.beginnings import Row, agreement, alike, passes_of
+from core.decoding import score_continuations
+from scoring.generator import Reading, answer_all, prompt_of
+
+
+def test_a_plan_worked_by_hand():
+    a = list(range(40))
+    b = [*range(20), *range(50, 80)]  # 20 tokens as a
+    c = [*range(20), *range(50, 70), *range(80, 100)]  # 40 tokens as b
+    d = [*range(20), *range(50, 70), *range(80, 90), 7]  # 50 as c, 40 as b: too few more to wait for c
+    e = [7, *range(60)]  # begins otherwise
+    passes, runs = passes_of([a, b, c, d, e], 1000)
+    assert [one.rows for one in passes] == [
+        (Row(4, 4, 0), Row(0, 0, 0)),
+        (Row(1, 0, 20),),
+        (Row(2, 1, 40), Row(3, 1, 40)),
+    ]
+    assert [(one.before, one.tokens) for one in passes] == [(0, 61), (20, 30), (40, 20)]
+    assert runs == [[(0, 0)], [(0, 0), (20, 20)], *[[(0, 0), (20, 20), (40, 40)]] * 2, [(0, 0)]]
+
+
+def test_prompts_in_one_pass_go_on_from_one_slot():
+    a, b = list(range(60)), list(range(100, 160))
+    prompts = [a, a[:30] + [99] * 10, b, b[:50] + [999] * 10]
+    passes, runs = passes_of(prompts, 1000)
+    assert passes[-1].before == 50 and {row.prompt for row in passes[-1].rows} == {1, 3}
+    assert runs[1] == [(0, 0), (30, 50)] and runs[3] == [(0, 0), (50, 50)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_token_of_any_prompts_has_a_slot(seed):
+    rng = random.Random(seed)
+    prompts: list[list[int]] = [[rng.randrange(9) for _ in range(rng.randint(1, 90))]]
+    for _ in range(40):
+        kept = rng.choice(prompts)[: rng.randint(0, 90)]
+        prompts.append(kept + [rng.randrange(9) for _ in range(rng.randint(1, 60))])
+    passes, runs = passes_of(prompts, 300)
+    rows = [row for one in passes for row in one.rows]
+    assert sorted(row.prompt for row in rows) == list(range(len(prompts)))
+    read: set[int] = set()
+    for one in passes:
+        for row in one.rows:
+            prompt = prompts[row.prompt]
+            assert row.start == 0 or row.source in read
+            assert prompt[: row.start] == prompts[row.source][: row.start] and row.start < len(prompt)
+            slots = [
+                slot + token - begin
+                for (begin, slot), (end, _) in pairwise([*runs[row.prompt], (len(prompt), 0)])
+                for token in range(begin, end)
+            ]
+            assert slots == sorted(set(slots)) and len(slots) == len(prompt)
+            assert slots[row.start] == one.before and len(prompt) - row.start <= one.tokens
+            source = [slot + row.start - begin for begin, slot in runs[row.source] if begin < row.start]
+            assert slots[: row.start][-1:] == [slot - 1 for slot in source[-1:]]
+        read |= {row.prompt for row in one.rows}
+    assert sum(len(prompts[row.prompt]) - row.start for row in rows) < 0.9 * sum(map(len, prompts))
+
+
+def test_agreement_and_order():
+    assert [agreement([1, 2, 3], other) for other in ([], [1], [1, 2, 4, 5], [1, 2, 3], [2])] == [0, 1, 2, 3, 0]
+    assert alike([[3], [1, 2], [1], [3, 0]]) == [2, 1, 0, 3]
+
+
+def test_documents_in_common_are_read_once(lm, monkeypatch):
+    """Eight lists that differ in their last document alone."""
+    first = ["Talpa was born in Port Verna, by the sea. " * 3, "The lake of Hesta is deep and cold. " * 3]
+    readings = [Reading.of([], "Where was Talpa born?", [*first, f"Number {i} was made in Ankara."]) for i in range(8)]
+    alone = [answer_all(lm, [reading], 8, 1)[0] for reading in readings]
+    given = []
+    hook = lm.model.register_forward_pre_hook(
+        lambda module, args, kwargs: given.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    together = answer_all(lm, readings, 8, 100_000)
+    hook.remove()
+    whole = sum(len(prompt_of(lm, reading, 8)[0]) for reading in readings)
+    assert sum(given) < 0.5 * whole
+    for one, other in zip(alone, together, strict=True):
+        assert one.answer == other.answer
+        assert one.stats.h0 == pytest.approx(other.stats.h0, abs=1e-4)
+        assert one.stats.hd == pytest.approx(other.stats.hd, abs=1e-4)
+
+
+def test_continuations_come_back_in_the_order_of_their_prompts(lm):
+    rng = random.Random(4)
+    common = [rng.randrange(5, 600) for _ in range(50)]
+    prompts = [
+        common[: rng.choice([0, 20, 50])] + [rng.randrange(5, 600) for _ in range(rng.randint(1, 40))]
+        for _ in range(12)
+    ]
+    replies = [
+        [[rng.randrange(5, 600) for _ in range(rng.randint(1, 6))] for _ in range(rng.randint(1, 3))] for _ in prompts
+    ]
+    together = score_continuations(lm, prompts, replies)
+    for prompt, wanted, found in zip(prompts, replies, together, strict=True):
+        (alone,) = score_continuations(lm, [prompt], [wanted])
+        for one, other, reply in zip(alone, found, wanted, strict=True):
+            assert other.ids == reply
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+            assert one.entropies == pytest.approx(other.entropies, abs=1e-4)
