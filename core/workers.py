@@ -4,6 +4,7 @@ Threads would wait for Python's lock at every operation of a small model, which 
 """
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -61,7 +62,9 @@ def map_on_cores(work: Callable[[S], T], items: Sequence[S], workers: int) -> It
     try:
         context = multiprocessing.get_context("fork")
         with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(os.getpid(),)) as pool:
+            gc.freeze()  # a process that collects garbage would write to, and so copy, every object of this one
             made = pool.map(_do, items)  # the processes begin here
+            gc.unfreeze()
             _work, _beside = map, 1
             try:
                 yield from made

@@ -1,5 +1,6 @@
 """Work in several processes: the same results in the same order, and what is said when one is lost."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -47,6 +48,18 @@ def test_order_processes_and_threads():
     assert len(processes) == 2 and os.getpid() not in processes
     assert {tuple(rest) for _, _, *rest in found} == {(1, 2)}
     assert beside() == 1
+
+
+def test_a_process_that_collects_garbage_copies_no_memory():
+    objects = [[number] for number in range(400_000)]  # some 40 MB
+
+    def work(_):
+        before = psutil.Process().memory_full_info().uss
+        gc.collect()
+        return psutil.Process().memory_full_info().uss - before
+
+    assert max(map_on_cores(work, range(2), 2)) < 8e6
+    assert gc.get_freeze_count() == 0 and len(objects) == 400_000
 
 
 def test_a_stage_keeps_its_order_and_passes_over_what_is_done(tmp_path):
