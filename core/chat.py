@@ -17,14 +17,20 @@ def fitting(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list
     Control tokens in their texts are broken up; without a system role, the system text heads the user message.
     """
     messages = [message | {"content": harmless(tokenizer, message["content"])} for message in messages]
-    if messages[0]["role"] != "system":
+    if messages[0]["role"] != "system" or takes_system(tokenizer, str(tokenizer.chat_template)):
         return messages
+    return [{"role": "user", "content": messages[0]["content"] + "\n\n" + messages[1]["content"]}, *messages[2:]]
+
+
+@lru_cache(maxsize=8)
+def takes_system(tokenizer: PreTrainedTokenizerBase, template: str) -> bool:
+    """Whether the tokenizer's chat template, by which the answer is remembered, has a system role."""
+    messages = [{"role": "system", "content": "?"}, {"role": "user", "content": "?"}]
     try:
-        tokenizer.apply_chat_template(messages[:2], tokenize=False)
+        tokenizer.apply_chat_template(messages, tokenize=False)
     except TemplateError:
-        merged = {"role": "user", "content": messages[0]["content"] + "\n\n" + messages[1]["content"]}
-        return [merged, *messages[2:]]
-    return messages
+        return False
+    return True
 
 
 @lru_cache(maxsize=8)

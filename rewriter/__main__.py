@@ -26,6 +26,9 @@ def main() -> None:
     parser.add_argument("--adapter", help="PEFT adapter, such as <run>/dpo/adapter")
     parser.add_argument("--input", type=Path, help="turns (JSONL); without it, questions are asked for")
     parser.add_argument("--max_new_tokens", type=int, default=48, help="longest rewrite (default 48)")
+    parser.add_argument(
+        "--instruction", default="", help="system message, where the adapter was trained with `rewriter.instruction`"
+    )
     dtypes = ["float32", "bfloat16", "float16"]
     parser.add_argument("--dtype", default=dtypes[0], choices=dtypes, help="of the weights (default float32)")
     arguments = parser.parse_args()
@@ -42,7 +45,8 @@ def main() -> None:
         with Progress("rewrite", len(turns)) as progress:
             for start in range(0, len(turns), BATCH):
                 batch = turns[start : start + BATCH]
-                for turn, query in zip(batch, best_rewrites(lm, batch, arguments.max_new_tokens), strict=True):
+                queries = best_rewrites(lm, batch, arguments.max_new_tokens, arguments.instruction)
+                for turn, query in zip(batch, queries, strict=True):
                     print(json.dumps({"id": turn.id, "query": query}, ensure_ascii=False))
                 progress.advance(len(batch))
         return
@@ -52,7 +56,8 @@ def main() -> None:
     try:
         while question := input("question: ").strip():
             turn = Turn("prompt", tuple(history), question)
-            print(f"query:    {best_rewrites(lm, [turn], arguments.max_new_tokens)[0]}")
+            (query,) = best_rewrites(lm, [turn], arguments.max_new_tokens, arguments.instruction)
+            print(f"query:    {query}")
             history += [
                 {"role": "user", "content": question},
                 {"role": "assistant", "content": input("answer:   ").strip()},

@@ -1,5 +1,7 @@
 """Sampling: seeded by turn, independent of the batch, the right distribution, merged and counted."""
 
+import json
+import sys
 from collections import Counter
 
 import pytest
@@ -11,6 +13,7 @@ from core.language_model import load_language_model, load_tokenizer
 from core.records import Turn
 from rewriter.prompts import read_rewrite, rewrite_messages
 from rewriter.sampling import best_rewrites, prompts_of, sample_rewrites, sampler
+from tests.conftest import finish
 
 TURNS = [
     Turn("a_1", (), "When was Talpa Nalra born?"),
@@ -76,3 +79,13 @@ def test_a_chat_template_that_refuses_a_prompt_is_named(random_llama):
     tokenizer.chat_template = "{{ messages[0].parts.text }}"
     with pytest.raises(InputError, match=r"the chat template of .* refuses a prompt \(roles: user\): .*parts"):
         chat_ids(tokenizer, [rewrite_messages([], "Who?")])
+
+
+def test_the_command_takes_the_instruction_of_the_training(random_llama, tmp_path):
+    (tmp_path / "turns.jsonl").write_text(json.dumps({"id": "a_1", "history": [], "question": "Where is it?"}) + "\n")
+    words = [sys.executable, "-m", "rewriter", "--model", random_llama, "--input", tmp_path / "turns.jsonl"]
+    built_in, own = (
+        [json.loads(line) for line in finish(words + more).splitlines() if line.startswith("{")]
+        for more in ([], ["--instruction", "Say it in other words."])
+    )
+    assert built_in[0]["id"] == own[0]["id"] == "a_1" and built_in != own

@@ -185,6 +185,8 @@ def run_all(settings: Settings) -> None:
     if (settings.run_dir / NAME / "manifest.json").exists():
         adapter = settings.run_dir / NAME / "adapter"
         words = ["python", "-m", "rewriter", "--model", rewriter_model(settings), "--adapter", str(adapter)]
+        if settings.rewriter.instruction:
+            words += ["--instruction", settings.rewriter.instruction]
         log.info("to use it: %s", shlex.join(words))
 
 

@@ -123,7 +123,8 @@ def matrix_rate(device: str) -> float:
 
 def needed_operations(lm, jobs: list[list], answers: dict, max_new_tokens: int) -> tuple[float, int]:
     """Operations and tokens of the forward passes that are needed: each distinct (question, documents) prompt and its
-    answer once, each distinct (question, answer) without documents on one pass over the bare prompt."""
+    answer once, each distinct (question, answer) without documents on one pass over the bare prompt. What prompts have
+    in common at their beginnings counts in each, though it is read once."""
     from scoring.generator import Reading, prompt_of
 
     config = lm.model.config
