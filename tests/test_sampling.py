@@ -81,11 +81,13 @@ def test_a_chat_template_that_refuses_a_prompt_is_named(random_llama):
         chat_ids(tokenizer, [rewrite_messages([], "Who?")])
 
 
-def test_the_command_takes_the_instruction_of_the_training(random_llama, tmp_path):
-    (tmp_path / "turns.jsonl").write_text(json.dumps({"id": "a_1", "history": [], "question": "Where is it?"}) + "\n")
-    words = [sys.executable, "-m", "rewriter", "--model", random_llama, "--input", tmp_path / "turns.jsonl"]
+def test_the_command_takes_the_instruction_of_the_training(tmp_path):
+    said = [{"role": "user", "content": "Where was Talpa Nalra born?"}, {"role": "assistant", "content": "Port Verna"}]
+    turn = {"id": "a_1", "history": said, "question": "And what does she work as?"}
+    (tmp_path / "turns.jsonl").write_text(json.dumps(turn) + "\n")
+    words = [sys.executable, "-m", "rewriter", "--model", "configs/tiny-model", "--input", tmp_path / "turns.jsonl"]
     built_in, own = (
         [json.loads(line) for line in finish(words + more).splitlines() if line.startswith("{")]
-        for more in ([], ["--instruction", "Say it in other words."])
+        for more in ([], ["--instruction", "Answer the last question in a few words."])
     )
     assert built_in[0]["id"] == own[0]["id"] == "a_1" and built_in != own
