@@ -4,10 +4,10 @@
 
 (a) the quickstart's model over quickstart candidates; (b) a random Qwen2-shaped model of 30M parameters with 150,000
 vocabulary entries, 5 documents of 100 words, 8 candidates a turn; with a GPU, (c) one of Qwen2.5-1.5B's shape in bf16.
-Each way runs in a process of its own, after a first pass over two turns; the batched way, which takes seconds, several
-times, and the median is taken. Memory is that above the loaded model, of all processes together, looked at in a pass
-of its own. The floor is the time that the multiplications of the needed forward passes take at the machine's measured
-matrix rate.
+The two ways run in turns, several times, each time in a process of its own after a first pass over two turns; medians
+are taken, of the ratio too. Memory is that above the loaded model, of all processes together, looked at in a pass of
+its own, the most of all times. The floor is the time that the multiplications of the needed forward passes take at the
+machine's measured matrix rate.
 """
 
 import argparse
@@ -31,8 +31,8 @@ TURNS = {"a": 256, "b": 10, "c": 512}
 PLAIN_ITEMS = {"a": 400, "b": 24, "c": 32}  # the plain way is timed on so many items
 NEW_TOKENS = {"a": 16, "b": 32, "c": 32}
 PLAIN_PEAK = 8  # items over which the plain way's memory is looked at
-ROUNDS = {"a": 3, "b": 3, "c": 2}  # of the batched way; the plain way takes long enough once
-BATCH_TOKENS = {"a": 32768, "b": 16384, "c": 131072}  # (a) as configs/quickstart.yaml, (b) the default
+TIMES = {"a": 3, "b": 2, "c": 2}  # that the ways run
+BATCH_TOKENS = {"a": 32768, "b": 12800, "c": 131072}  # (a) as configs/quickstart.yaml
 
 
 def quickstart_jobs(turns: int, folder: Path) -> list[list]:
@@ -253,13 +253,11 @@ def measure(case: str, way: str, file: Path) -> dict:
     readings = [reading for job in jobs for reading in job]
     if way.startswith("plain"):
         readings = readings[: PLAIN_ITEMS[case]]
-    before, seconds = memory_mb(), []
+    before = memory_mb()
     work(lm, jobs[:2], readings[:2], case)  # the first pass of a process is slow in every way
-    for _ in range(1 if way.startswith("plain") else ROUNDS[case]):
-        start = time.perf_counter()
-        done = work(lm, jobs, readings, case)
-        seconds.append(time.perf_counter() - start)
-    seconds = statistics.median(seconds)
+    start = time.perf_counter()
+    done = work(lm, jobs, readings, case)
+    seconds = time.perf_counter() - start
     with PeakMemory() as peak:
         work(lm, jobs, readings[:PLAIN_PEAK] if way.startswith("plain") else readings, case)
     made = {"items": len(readings), "seconds": seconds, "items_per_s": len(done) / seconds,
@@ -309,6 +307,16 @@ def main() -> None:
         arguments.json.write_text(json.dumps(made, indent=2) + "\n")
 
 
+def in_turns(case: str, runs: list[tuple[str, int]], folder: Path) -> tuple[list[dict], float]:
+    """Medians of the figures of each run (way, turns), and of the ratio of the first one's speed to the second's."""
+    made = [[in_process(case, way, turns, folder) for way, turns in runs] for _ in range(TIMES[case])]
+    figures = [
+        {name: (max if name == "peak_mb" else statistics.median)(one[name] for one in same) for name in same[0]}
+        for same in zip(*made, strict=True)
+    ]
+    return figures, statistics.median(quick["items_per_s"] / plain["items_per_s"] for quick, plain, *_ in made)
+
+
 def compare(arguments: argparse.Namespace, folder: Path) -> dict:
     """Every way of the wanted cases."""
     import torch
@@ -317,12 +325,9 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict:
     made: dict = {}
     for case in cases:
         turns = arguments.turns or TURNS[case]
-        quick, plain, twice = (
-            in_process(case, way, count, folder)
-            for way, count in (("fast", turns), ("plain", turns), ("fast", 2 * turns))
-        )
+        (quick, plain, twice), ratio = in_turns(case, [("fast", turns), ("plain", turns), ("fast", 2 * turns)], folder)
         made[case] = quick | {
-            "ratio": quick["items_per_s"] / plain["items_per_s"],
+            "ratio": ratio,
             "plain_items_per_s": plain["items_per_s"],
             "plain_peak_mb": plain["peak_mb"],
             "time_of_twice_the_turns": twice["seconds"] / quick["seconds"] / (twice["items"] / quick["items"]) * 2,
@@ -330,8 +335,10 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict:
         }
     if "a" in cases:
         turns = arguments.turns or TURNS["a"]
-        quick, plain = (in_process("a", way, turns, folder) for way in ("fast udcg", "plain udcg"))
-        made["udcg"] = {"ratio": quick["items_per_s"] / plain["items_per_s"], "items_per_s": quick["items_per_s"]}
+        (quick, plain), ratio = in_turns("a", [("fast udcg", turns), ("plain udcg", turns)], folder)
+        made["udcg"] = {"ratio": ratio} | {
+            f"{kind}items_per_s": one["items_per_s"] for kind, one in (("", quick), ("plain_", plain))
+        }
     return made
 
 
