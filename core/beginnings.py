@@ -46,12 +46,15 @@ def alike(prompts: Sequence[list[int]]) -> list[int]:
     return sorted(range(len(prompts)), key=prompts.__getitem__)
 
 
-def passes_of(prompts: Sequence[list[int]], budget: int) -> tuple[list[Pass], list[list[tuple[int, int]]]]:
+def passes_of(
+    prompts: Sequence[list[int]], budget: int, share: bool = True
+) -> tuple[list[Pass], list[list[tuple[int, int]]]]:
     """Plan how a batch of prompts is read.
 
     Args:
         prompts: token ids, none empty.
         budget: most tokens of a pass, if a row is not longer.
+        share: whether prompts go on from others; else each is read whole.
 
     Returns:
         The passes, in which every source comes before those that go on from it, and for each prompt the runs of its
@@ -59,7 +62,7 @@ def passes_of(prompts: Sequence[list[int]], budget: int) -> tuple[list[Pass], li
     """
     runs: list[list[tuple[int, int]]] = [[] for _ in prompts]
     passes = []
-    for level in levels_of(prompts):
+    for level in levels_of(prompts) if share else [[Row(i, i, 0) for i in range(len(prompts))]]:
         new = [len(prompts[row.prompt]) - row.start for row in level]
         order = sorted(range(len(level)), key=lambda k, new=new, level=level: (-new[k], level[k].start))
         for some in batches_by_tokens(new, budget, order, EVEN, FULL):

@@ -87,6 +87,10 @@ class _Read(Exception):
     """Raised when the cache has the keys and values of every layer."""
 
 
+class _NotANumber(Exception):
+    """Raised when rows go on from one that is not finite: a token of it that no other row has spoils them all."""
+
+
 class PromptCache(DynamicCache):
     """A cache that, while `reading`, ends the pass as soon as its last layer is filled: what that layer goes on to
     compute at the prompt's tokens nobody looks at."""
@@ -94,10 +98,11 @@ class PromptCache(DynamicCache):
     reading = False
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
-        found = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        keys, values = super().update(key_states, value_states, layer_idx, *args, **kwargs)
         if self.reading and layer_idx == len(self.layers) - 1:
-            raise _Read
-        return found
+            before = values[:, :, : values.shape[2] - value_states.shape[2]]
+            raise _Read if before.sum(dtype=torch.float32).isfinite() else _NotANumber
+        return keys, values
 
     def keep(self, rows: Tensor) -> None:
         """Let go of all but some rows, in rising order."""
@@ -216,15 +221,18 @@ def read_prompts(lm: LanguageModel, prompts: list[list[int]], room: int) -> tupl
         where = {"attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)} if left else {}
         read_rows(lm, cache, rows, left, where)
         return cache, mask, list(range(len(rows)))
-    mask, order = read_in_passes(lm, cache, rows, room)
+    try:
+        mask, order = read_in_passes(lm, cache, rows, room)
+    except _NotANumber:
+        mask, order = read_in_passes(lm, cache, rows, room, share=False)
     return cache, mask, order
 
 
 def read_in_passes(
-    lm: LanguageModel, cache: PromptCache, rows: list[list[int]], room: int
+    lm: LanguageModel, cache: PromptCache, rows: list[list[int]], room: int, share: bool = True
 ) -> tuple[Tensor, list[int]]:
     """Fill a cache as `passes_of` plans it; returns what `read_prompts` returns beside it."""
-    passes, runs = passes_of(rows, READ)
+    passes, runs = passes_of(rows, READ, share)
     order = [row.prompt for one in passes for row in one.rows]
     place_of = {number: place for place, number in enumerate(order)}
     mask = torch.zeros(len(rows), max(one.before + one.tokens for one in passes), dtype=torch.long)
@@ -255,10 +263,13 @@ def read_rows(
     all before them."""
     length = max(map(len, rows))
     ids = torch.tensor([padded(row, length, lm.tokenizer.pad_token_id, left) for row in rows], device=lm.device)
-    if length:
-        cache.reading = True
+    if not length:
+        return
+    cache.reading = True
+    try:
         with suppress(_Read):
             lm.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **where)
+    finally:
         cache.reading = False
 
 

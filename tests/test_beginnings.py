@@ -1,9 +1,13 @@
 """Prompts that begin alike: each token is read once, and the results are those of prompts read alone."""
 
+import copy
+import math
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+import torch
 
 from core.beginnings import Row, agreement, alike, passes_of
 from core.decoding import score_continuations
@@ -85,6 +89,19 @@ def test_documents_in_common_are_read_once(lm, monkeypatch):
         assert one.answer == other.answer
         assert one.stats.h0 == pytest.approx(other.stats.h0, abs=1e-4)
         assert one.stats.hd == pytest.approx(other.stats.hd, abs=1e-4)
+
+
+def test_a_token_that_is_not_a_number_spoils_no_prompt_that_begins_alike(lm):
+    spoilt = replace(lm, model=copy.deepcopy(lm.model))
+    spoilt.model.get_input_embeddings().register_forward_hook(
+        lambda module, inputs, out: torch.where(inputs[0][..., None] == 599, torch.nan, out)
+    )
+    common = list(range(20, 80))
+    prompts, replies = [[*common, 599, *range(80, 120)], [*common, *range(90, 120)]], [[[7, 8]], [[7, 8]]]
+    (bad,), (good,) = score_continuations(spoilt, prompts, replies)
+    ((alone,),) = score_continuations(spoilt, prompts[1:], replies[1:])
+    assert all(map(math.isnan, bad.logprobs))
+    assert good.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
 
 
 def test_continuations_come_back_in_the_order_of_their_prompts(lm):

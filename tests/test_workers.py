@@ -132,8 +132,9 @@ def test_ctrl_c_ends_at_once_with_one_line(send):
     code = "import time\nfrom core.workers import map_on_cores\nfrom core.runtime import run_command\n"
     code += "run_command(lambda: list(map_on_cores(time.sleep, [300, 300, 300], 2)))"
     parent = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+        [sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
+    )  # fmt: skip
     try:
         children = two_at_work(parent)
         send(parent.pid, signal.SIGINT)
