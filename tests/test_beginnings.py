@@ -94,10 +94,10 @@ def test_documents_in_common_are_read_once(lm, monkeypatch):
 def test_a_token_that_is_not_a_number_spoils_no_prompt_that_begins_alike(lm):
     spoilt = replace(lm, model=copy.deepcopy(lm.model))
     spoilt.model.get_input_embeddings().register_forward_hook(
-        lambda module, inputs, out: torch.where(inputs[0][..., None] == 599, torch.nan, out)
+        lambda module, inputs, out: torch.where(inputs[0][..., None] == 20, torch.nan, out)
     )
-    common = list(range(20, 80))
-    prompts, replies = [[*common, 599, *range(80, 120)], [*common, *range(90, 120)]], [[[7, 8]], [[7, 8]]]
+    common = list(range(100, 160))  # the other goes on from the spoilt one, which comes first in the order of ids
+    prompts, replies = [[*common, 20, *range(200, 240)], [*common, *range(250, 280)]], [[[7, 8]], [[7, 8]]]
     (bad,), (good,) = score_continuations(spoilt, prompts, replies)
     ((alone,),) = score_continuations(spoilt, prompts[1:], replies[1:])
     assert all(map(math.isnan, bad.logprobs))
