@@ -59,8 +59,8 @@ def each_batch(
         lm: the model, to know its device.
         lengths: tokens of each item.
         budget: most tokens in work at once, in the processes beside this one too.
-        order: as of `batches_by_tokens`.
         work: is given positions of `lengths`; a batch that does not fit in memory is given again, in halves.
+        order: as of `batches_by_tokens`.
 
     Raises:
         InputError: an item alone does not fit in memory.
