@@ -13,9 +13,10 @@ def answer_messages(
 ) -> list[dict[str, str]]:
     """Chat messages that ask the generator for an answer.
 
-    The documents come first, so that the prompts of one document list share a prefix. The default instruction offers
-    no abstention: a model that may abstain says "no answer" with great confidence, and useless documents would score
-    high.
+    The documents come first, so that the prompts of one document list share a prefix. Where the model may abstain it
+    reads one passage after another for the same conversation, which therefore comes first and is shared. The default
+    instruction offers no abstention: a model that may abstain says "no answer" with great confidence, and useless
+    documents would score high.
 
     Args:
         history: earlier messages, oldest first.
@@ -23,9 +24,11 @@ def answer_messages(
         documents: passage texts in rank order; empty for the ungrounded prompt.
         instruction: the system message, `ANSWER` or `ABSTAIN`.
     """
-    numbered = "".join(f"[{rank}] {text}\n" for rank, text in enumerate(documents, 1))
-    content = f"Documents:\n{numbered}\n" if documents else ""
+    listed = "\n".join(f"[{rank}] {text}" for rank, text in enumerate(documents, 1))
+    parts = [f"Documents:\n{listed}" if documents else "", "Conversation:\n" + transcript(history, question)]
+    if instruction == ABSTAIN:
+        parts.reverse()
     return [
         {"role": "system", "content": instruction},
-        {"role": "user", "content": content + "Conversation:\n" + transcript(history, question)},
+        {"role": "user", "content": "\n\n".join(part for part in parts if part)},
     ]

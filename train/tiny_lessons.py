@@ -124,7 +124,7 @@ def reading(
 
 
 def telling_apart(
-    rng: random.Random, split: str, count: int = 3, told: float = 0.6, branches: int = 5
+    rng: random.Random, split: str, count: int = 3, told: float = 0.6, branches: int = 5, abstain: float = 0.25
 ) -> list[Branch]:
     """Questions on documents as a retriever brings them that goes by the words of the question.
 
@@ -137,6 +137,8 @@ def telling_apart(
         count: number of documents.
         told: share of the sets in which a document holds what is asked of the main entity.
         branches: number of questions.
+        abstain: share of the sets that allow abstaining. If all do, conversations are of any length,
+            else short before one or two documents.
     """
     kind = rng.choice(KINDS)
     world = World(rng, split, 0, kinds=[kind] * 5 + [rng.choice(KINDS)], namesakes=0.2)
@@ -160,16 +162,15 @@ def telling_apart(
     stated = [
         fact for fact in known if fact.attribute == topic and fact.entity is not main and fact.entity.kind == kind
     ]
-    instruction = ABSTAIN if rng.random() < 0.25 else ANSWER
+    instruction = ABSTAIN if rng.random() < abstain else ANSWER
+    weights = HISTORY if count > 2 or abstain == 1 else SHORT_HISTORY
     made = []
     for number in range(branches):
         if number < 2 or not stated:
             fact = Fact(main, topic)
         else:
             fact = rng.choice(stated if number < 4 else known)
-        history, asked = lead_up(
-            world, fact, HISTORY if count > 2 else SHORT_HISTORY, wording if rng.random() < 0.7 else None
-        )
+        history, asked = lead_up(world, fact, weights, wording if rng.random() < 0.7 else None)
         messages = answer_messages(history, asked.question, [document.text for document in documents], instruction)
         made.append(Branch(messages, "NO-RESPONSE" if instruction is ABSTAIN and fact not in known else fact.value))
     return made
@@ -207,8 +208,12 @@ def uneven_rewrite(world: World, talk: Conversation, asked: Asked, rewrites: dic
 
 
 def last_episode(rng: random.Random, split: str) -> list[Branch]:
-    """One of the last lessons: mostly rewriting as an untuned model does it, and reading, so that it is not lost."""
-    return rewriting(rng, split, rewrites=UNTUNED) if rng.random() < 0.6 else telling_apart(rng, split)
+    """One of the last lessons: mostly rewriting as an untuned model does it; reading, so that it is not lost; and
+    whether one document holds the answer."""
+    drawn = rng.random()
+    if drawn < 0.55:
+        return rewriting(rng, split, rewrites=UNTUNED)
+    return telling_apart(rng, split) if drawn < 0.85 else telling_apart(rng, split, count=1, abstain=1.0)
 
 
 def repetition(rng: random.Random, pieces: list[list[int]]) -> list[tuple[list[int], list[int]]]:

@@ -2,6 +2,7 @@
 
     python -m train.tiny_model --out configs/tiny-model       # about 90 minutes on 2 cores, minutes on a GPU
     python -m train.tiny_model --out try --steps 20           # a short look
+    python -m train.tiny_model --out new --more_of configs/tiny-model --steps 400    # more of the last lessons alone
 
 Stopped at any moment, the same command goes on from the last checkpoint and ends with the same weights.
 """
@@ -22,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from core.artifacts import versions, write_json
+from core.artifacts import read_json, versions, write_json
 from core.runtime import Progress, log, run_command, set_up_logging
 from train.tiny_lessons import (
     collate,
@@ -147,9 +148,9 @@ def loss_of(model: Qwen2ForCausalLM, batch: dict[str, torch.Tensor], rest: float
     return (loss * output).sum() / output.sum() + rest * (loss * others).sum() / others.sum().clamp(min=1)
 
 
-def learning_rate(step: int, steps: int) -> float:
-    """Share of the full learning rate: up, level, down to nothing over the share `DECAY`; then the last lessons."""
-    main = steps - int(LAST * steps)
+def learning_rate(step: int, main: int, steps: int) -> float:
+    """Share of the full learning rate: up, level, down to nothing over the share `DECAY` of `main` steps; then the last
+    lessons."""
     if step >= main:
         return LAST_RATE * (steps - step) / (steps - main)
     return min(1.0, (step + 1) / WARM_UP, (main - step) / (DECAY * main))
@@ -164,6 +165,8 @@ class Trainer:
 
     def __init__(self, out: Path, seed: int, steps: int, batch: int, lr: float):
         self.out, self.seed, self.steps, self.batch = out, seed, steps, batch
+        self.main = steps - int(LAST * steps)  # where the last lessons begin
+        self.before: dict[str, Any] | None = None  # training of the model that this one goes on from
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.tokenizer = make_tokenizer(seed)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -178,6 +181,15 @@ class Trainer:
         self.pieces = pieces_of(self.tokenizer)
         self.marker = self.tokenizer.convert_tokens_to_ids("<|assistant|>")
 
+    def give_more(self, folder: Path) -> None:
+        """Go on from a trained model, with `steps` of the last lessons in place of all lessons."""
+        self.before = read_json(folder / "training.json")
+        self.tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+        self.model.load_state_dict(Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict())
+        self.main = self.step_number = self.before["steps"]
+        self.steps += self.main
+        self.tokens, self.seconds, self.level = self.before["tokens"], 60 * self.before["minutes"], LAST_LEVEL
+
     def lesson(self, rng: random.Random, test: bool = False) -> list:
         """An encoded episode of the present level; to `test`, with unseen names, and every answer in the context."""
         if self.level == 0:
@@ -185,7 +197,7 @@ class Trainer:
         if self.level < RECALL:
             return records(rng, self.pieces, self.level - 1, self.marker)
         documents = self.level - RECALL + 1 if self.level > RECALL else 0
-        if not test and documents and self.step_number >= self.steps - int(LAST * self.steps):
+        if not test and documents and self.step_number >= self.main:
             return encode(self.tokenizer, last_episode(rng, "lm"))
         if not test:
             return encode(self.tokenizer, episode(rng, "lm", documents))
@@ -219,7 +231,7 @@ class Trainer:
         total, tokens = self.add_up(total, tokens)
         self.tokens += tokens
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        share = learning_rate(self.step_number, self.steps)
+        share = learning_rate(self.step_number, self.main, self.steps)
         for group, full in zip((g for o in self.optimizers for g in o.param_groups), self.full, strict=True):
             group["lr"] = full * share
         for optimizer in self.optimizers:
@@ -271,7 +283,7 @@ class Trainer:
             "minutes": round((self.seconds + time.monotonic() - self.start) / 60, 1),
             "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores",
             "commit": versions().get("commit", "unknown"),
-        }
+        } | ({"before": self.before} if self.before else {})
 
     @property
     def checkpoint(self) -> Path:
@@ -341,13 +353,20 @@ def carry_out(trainer: Trainer) -> list[float]:
     return losses
 
 
+def trainer_of(arguments: argparse.Namespace) -> Trainer:
+    trainer = Trainer(arguments.out, arguments.seed, arguments.steps, arguments.batch, arguments.lr)
+    if arguments.more_of:
+        trainer.give_more(arguments.more_of)
+    return trainer
+
+
 def work(rank: int, meeting: str, workers: int, arguments: argparse.Namespace) -> None:
     """One of several training processes. Two with one thread each do more than one with two threads, which wait."""
     if rank == 0:
         set_up_logging()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=workers)
-    carry_out(Trainer(arguments.out, arguments.seed, arguments.steps, arguments.batch, arguments.lr))
+    carry_out(trainer_of(arguments))
     dist.destroy_process_group()
 
 
@@ -356,6 +375,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="model folder")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and data (default 0)")
     parser.add_argument("--steps", type=int, default=5700, help="updates (default 5700)")
+    parser.add_argument("--more_of", type=Path, help="trained model to give `--steps` more updates of the last lessons")
     parser.add_argument("--batch", type=int, default=16, help="episodes per update (default 16)")
     parser.add_argument("--lr", type=float, default=5e-3, help="learning rate of the weight matrices (default 5e-3)")
     parser.add_argument(
@@ -365,7 +385,7 @@ def main() -> None:
     set_up_logging()
     workers = arguments.workers or (1 if torch.cuda.is_available() else min(2, os.cpu_count() or 1))
     if workers == 1:
-        carry_out(Trainer(arguments.out, arguments.seed, arguments.steps, arguments.batch, arguments.lr))
+        carry_out(trainer_of(arguments))
     else:
         with tempfile.TemporaryDirectory() as folder:
             multiprocessing.spawn(work, (f"{folder}/meeting", workers, arguments), nprocs=workers)
