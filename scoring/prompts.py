@@ -14,8 +14,8 @@ def answer_messages(
     """Chat messages that ask the generator for an answer.
 
     The documents come first, so that the prompts of one document list share a prefix. Where the model may abstain it
-    reads one passage after another for the same conversation, which therefore comes first and is shared. The default
-    instruction offers no abstention: a model that may abstain says "no answer" with great confidence, and useless
+    reads one passage after another for the same turn: there the earlier messages come first, and are shared, and the
+    question stands after the documents. The default instruction offers no abstention: a model that may abstain says "no answer" with great confidence, and useless
     documents would score high.
 
     Args:
@@ -25,10 +25,8 @@ def answer_messages(
         instruction: the system message, `ANSWER` or `ABSTAIN`.
     """
     listed = "\n".join(f"[{rank}] {text}" for rank, text in enumerate(documents, 1))
-    parts = [f"Documents:\n{listed}" if documents else "", "Conversation:\n" + transcript(history, question)]
+    parts = [("Documents", listed), ("Conversation", transcript(history, question))]
     if instruction == ABSTAIN:
-        parts.reverse()
-    return [
-        {"role": "system", "content": instruction},
-        {"role": "user", "content": "\n\n".join(part for part in parts if part)},
-    ]
+        parts = [("Conversation", transcript(history)), ("Documents", listed), ("", transcript([], question))]
+    content = "\n\n".join(f"{title}:\n{text}" if title else text for title, text in parts if text)
+    return [{"role": "system", "content": instruction}, {"role": "user", "content": content}]

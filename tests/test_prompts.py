@@ -21,10 +21,12 @@ def test_answer_prompt_with_and_without_documents():
     assert grounded[1]["content"] == "Documents:\n[1] First text.\n[2] Second text.\n\n" + bare[1]["content"]
 
 
-def test_the_prompt_that_may_abstain_begins_with_the_conversation():
-    bare, one, other = (answer_messages(HISTORY, "Where?", d, ABSTAIN)[1]["content"] for d in ([], ["A."], ["B.", "C."]))
-    assert one == bare + "\n\nDocuments:\n[1] A."
-    assert other == bare + "\n\nDocuments:\n[1] B.\n[2] C."
+def test_the_prompt_that_may_abstain_begins_with_the_history_and_ends_with_the_question():
+    content = answer_messages(HISTORY, "Where?", ["A.", "B."], ABSTAIN)[1]["content"]
+    assert content == (
+        "Conversation:\nUser: Who made it?\nAssistant: Ann Lee\n\nDocuments:\n[1] A.\n[2] B.\n\nUser: Where?"
+    )
+    assert answer_messages([], "Where?", ["A."], ABSTAIN)[1]["content"] == "Documents:\n[1] A.\n\nUser: Where?"
 
 
 def test_only_the_abstaining_prompt_offers_abstention():

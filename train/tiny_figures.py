@@ -3,8 +3,8 @@
     python -m train.tiny_figures --model configs/tiny-model
 
 For every turn: the answer with a gold passage among three documents, with three that lack the answer, and with none;
-how often KeyEntropy is higher for the first list than for the second; how the most likely rewrite and the raw
-question retrieve.
+how often KeyEntropy is higher for the first list than for the second; how likely the model is to abstain from one
+passage, gold or not; how the most likely rewrite and the raw question retrieve.
 """
 
 import argparse
@@ -30,6 +30,7 @@ def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]
     from retrieval.retriever import retriever_of
     from rewriter.conversations import read_turns
     from rewriter.sampling import best_rewrites
+    from scoring.abstention import no_res_probs
     from scoring.answers import exact_match
     from scoring.generator import Reading, answer_all
     from scoring.grogu import score_of
@@ -64,6 +65,16 @@ def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]
     for one, other in zip(gold, without, strict=True):
         high, low = score_of(one.stats, one.answer).value, score_of(other.stats, other.answer).value
         wins += 0.5 if high == low or None in (high, low) else float(high > low)
+
+    def abstains(docs: list[str]) -> float:
+        readings = [
+            Reading.of(turn.history, turn.question, collection.contents([doc]))
+            for turn, doc in zip(turns, docs, strict=True)
+        ]
+        found = no_res_probs(lm, readings, 16384)
+        return sum(p for p in found if p is not None) / len(turns)
+
+    first_gold = [next(doc for doc in g if doc in turn.relevant) for turn, (g, _) in zip(turns, lists, strict=True)]
     queries = {"raw": [t.question for t in turns], "reference": [t.rewrite for t in turns], "greedy": []}
     for start in range(0, len(turns), 64):
         queries["greedy"] += best_rewrites(lm, turns[start : start + 64], 48)
@@ -79,7 +90,24 @@ def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]
         "answers right, 3 passages without the answer": share_right(without),
         "answers right, no passage": share_right(none),
         "KeyEntropy higher with the gold passage": wins / len(turns),
+        "probability of abstaining from a gold passage": abstains(first_gold),
+        "probability of abstaining from a passage without the answer": abstains([w[0] for _, w in lists]),
     } | found
+
+
+def provenance(training: dict[str, Any]) -> str:
+    """The commands that made the model, oldest first."""
+    earlier = training.get("before")
+    steps, tokens, minutes = (
+        training[key] - (earlier[key] if earlier else 0) for key in ("steps", "tokens", "minutes")
+    )
+    options = f"--steps {steps}{' --more_of configs/tiny-model' if earlier else ''}"
+    line = (
+        f"Made by `python -m train.tiny_model --out configs/tiny-model --seed {training['seed']} {options}\n"
+        f"--workers {training['processes']}`: {tokens / 1e6:.1f}M tokens, {minutes:.0f} minutes on\n"
+        f"{training['machine']}, commit {training['commit']}."
+    )
+    return f"{provenance(earlier)} Then{line[4:]}" if earlier else line
 
 
 def card(training: dict[str, Any], made: dict[str, Any]) -> str:
@@ -106,13 +134,11 @@ It is of no use outside the tiny world.
 
 **Its rewrites are poor on purpose**, as an untuned model's are. In training the target of a rewrite was:
 {lesson} (raw: the question as it stands; wrong: about another entity; short: with half a name),
-and in the last twentieth of it {last}.
+and in the last lessons {last}.
 The most likely rewrite is therefore close to the raw question, and good ones are among a handful of samples.
 The wording of a right rewrite was random; the model does not know which words the collection prefers.
 
-Made by `python -m train.tiny_model --out configs/tiny-model --seed {training["seed"]} --steps {training["steps"]}
---workers {training["processes"]}`: {training["tokens"] / 1e6:.1f}M tokens, {training["minutes"]:.0f} minutes on
-{training["machine"]}, commit {training["commit"]}.
+{provenance(training)}
 
 Figures on the dev world (`python -m train.tiny_figures --model configs/tiny-model`):
 

@@ -211,7 +211,7 @@ def last_episode(rng: random.Random, split: str) -> list[Branch]:
     """One of the last lessons: mostly rewriting as an untuned model does it; reading, so that it is not lost; and
     whether one document holds the answer."""
     drawn = rng.random()
-    if drawn < 0.55:
+    if drawn < 0.5:
         return rewriting(rng, split, rewrites=UNTUNED)
     return telling_apart(rng, split) if drawn < 0.85 else telling_apart(rng, split, count=1, abstain=1.0)
 
@@ -323,6 +323,11 @@ def make_tokenizer(seed: int, size: int = 1792, episodes: int = 1500) -> PreTrai
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
+    return chat_tokenizer(tokenizer)
+
+
+def chat_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    """A trained tokenizer with the special tokens' roles and the chat template."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="<|endoftext|>",

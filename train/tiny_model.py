@@ -20,12 +20,14 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from core.artifacts import read_json, versions, write_json
 from core.runtime import Progress, log, run_command, set_up_logging
 from train.tiny_lessons import (
+    chat_tokenizer,
     collate,
     encode,
     episode,
@@ -149,8 +151,8 @@ def loss_of(model: Qwen2ForCausalLM, batch: dict[str, torch.Tensor], rest: float
 
 
 def learning_rate(step: int, main: int, steps: int) -> float:
-    """Share of the full learning rate: up, level, down to nothing over the share `DECAY` of `main` steps; then the last
-    lessons."""
+    """Share of the full learning rate: up, level, down to nothing over the share `DECAY` of the `main` steps; then
+    the last lessons."""
     if step >= main:
         return LAST_RATE * (steps - step) / (steps - main)
     return min(1.0, (step + 1) / WARM_UP, (main - step) / (DECAY * main))
@@ -184,7 +186,7 @@ class Trainer:
     def give_more(self, folder: Path) -> None:
         """Go on from a trained model, with `steps` of the last lessons in place of all lessons."""
         self.before = read_json(folder / "training.json")
-        self.tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+        self.tokenizer = chat_tokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")))
         self.model.load_state_dict(Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict())
         self.main = self.step_number = self.before["steps"]
         self.steps += self.main
@@ -375,7 +377,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="model folder")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and data (default 0)")
     parser.add_argument("--steps", type=int, default=5700, help="updates (default 5700)")
-    parser.add_argument("--more_of", type=Path, help="trained model to give `--steps` more updates of the last lessons")
+    parser.add_argument("--more_of", type=Path, help="trained model to give --steps more of the last lessons")
     parser.add_argument("--batch", type=int, default=16, help="episodes per update (default 16)")
     parser.add_argument("--lr", type=float, default=5e-3, help="learning rate of the weight matrices (default 5e-3)")
     parser.add_argument(
