@@ -15,8 +15,8 @@ def answer_messages(
 
     The documents come first, so that the prompts of one document list share a prefix. Where the model may abstain it
     reads one passage after another for the same turn: there the earlier messages come first, and are shared, and the
-    question stands after the documents. The default instruction offers no abstention: a model that may abstain says "no answer" with great confidence, and useless
-    documents would score high.
+    question stands after the documents. The default instruction offers no abstention: a model that may abstain says
+    "no answer" with great confidence, and useless documents would score high.
 
     Args:
         history: earlier messages, oldest first.

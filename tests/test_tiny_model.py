@@ -6,8 +6,9 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from tests.conftest import finish
+from tests.conftest import ROOT, finish
 from train.tiny_lessons import (
     CHAT_TEMPLATE,
     collate,
@@ -82,6 +83,19 @@ def test_two_processes_train_together(tmp_path):
     made = json.loads((tmp_path / "m/training.json").read_text())
     assert made["processes"] == 2 and made["tokens"] > 0
     assert (tmp_path / "m/model.safetensors").exists() and not (tmp_path / "m/checkpoint.safetensors").exists()
+
+
+def test_more_of_the_last_lessons(tmp_path):
+    """They begin where the shipped model's training ended, and leave its tokenizer as it is."""
+    shipped, words = ROOT / "configs/tiny-model", [sys.executable, "-m", "train.tiny_model", "--steps", "2"]
+    finish([*words, "--out", str(tmp_path), "--more_of", str(shipped), "--batch", "4", "--workers", "1"])
+    before, made = (json.loads((folder / "training.json").read_text()) for folder in (shipped, tmp_path))
+    assert made["before"] == before and made["steps"] == before["steps"] + 2 and made["tokens"] > before["tokens"]
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        assert (tmp_path / name).read_text() == (shipped / name).read_text()
+    one, other = (load_file(folder / "model.safetensors") for folder in (shipped, tmp_path))
+    moved = [float((one[name].float() - other[name].float()).abs().max()) for name in one]
+    assert 0 < max(moved) < 0.01
 
 
 def test_a_record_holds_the_value_of_its_name(tokenizer):

@@ -7,6 +7,7 @@ so the documents are read once for all of them.
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -335,6 +336,11 @@ def chat_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
         chat_template=CHAT_TEMPLATE,
         padding_side="left",
     )
+
+
+def load_chat_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model that `train.tiny_model` has made; Transformers' loading would leave marks in it."""
+    return chat_tokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")))
 
 
 def listed_words() -> list[str]:

@@ -20,18 +20,17 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from core.artifacts import read_json, versions, write_json
 from core.runtime import Progress, log, run_command, set_up_logging
 from train.tiny_lessons import (
-    chat_tokenizer,
     collate,
     encode,
     episode,
     last_episode,
+    load_chat_tokenizer,
     make_tokenizer,
     pieces_of,
     recall,
@@ -163,34 +162,32 @@ class Trainer:
 
     The data of a step depend on the seed and the step's number alone, so a run goes on exactly where it was stopped.
     Where `torch.distributed` is set up, every process takes its share of a step's episodes, and gradients are added.
+    With `more_of`, the folder of a trained model, it goes on from there with `steps` of the last lessons alone.
     """
 
-    def __init__(self, out: Path, seed: int, steps: int, batch: int, lr: float):
-        self.out, self.seed, self.steps, self.batch = out, seed, steps, batch
-        self.main = steps - int(LAST * steps)  # where the last lessons begin
-        self.before: dict[str, Any] | None = None  # training of the model that this one goes on from
+    def __init__(self, out: Path, seed: int, steps: int, batch: int, lr: float, more_of: Path | None = None):
+        self.out, self.seed, self.batch = out, seed, batch
+        self.before = read_json(more_of / "training.json") if more_of else {}
+        self.step_number = self.before.get("steps", 0)
+        self.steps = self.step_number + steps
+        self.main = self.step_number or steps - int(LAST * steps)  # where the last lessons begin
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        self.tokenizer = make_tokenizer(seed)
+        self.tokenizer = load_chat_tokenizer(more_of) if more_of else make_tokenizer(seed)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model = new_model(self.tokenizer, seed).to(self.device)
+        if more_of:
+            self.model = Qwen2ForCausalLM.from_pretrained(more_of, dtype=torch.float32).to(self.device)
+        else:
+            self.model = new_model(self.tokenizer, seed).to(self.device)
         self.named = dict(self.model.named_parameters())
         matrices = [p for name, p in self.named.items() if p.ndim == 2 and "embed" not in name]
         others = [p for name, p in self.named.items() if p.ndim != 2 or "embed" in name]
         self.optimizers = [Muon(matrices, lr), torch.optim.AdamW(others, lr / 2, betas=(0.9, 0.98), weight_decay=0.01)]
         self.full = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
-        self.step_number, self.tokens, self.level = 0, 0, 0
-        self.seconds, self.start = 0, time.monotonic()  # of earlier lives, and the start of this one
+        self.tokens, self.level = self.before.get("tokens", 0), LAST_LEVEL if more_of else 0
+        self.seconds = 60 * self.before.get("minutes", 0)  # of earlier lives
+        self.start = time.monotonic()  # of this one
         self.pieces = pieces_of(self.tokenizer)
         self.marker = self.tokenizer.convert_tokens_to_ids("<|assistant|>")
-
-    def give_more(self, folder: Path) -> None:
-        """Go on from a trained model, with `steps` of the last lessons in place of all lessons."""
-        self.before = read_json(folder / "training.json")
-        self.tokenizer = chat_tokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")))
-        self.model.load_state_dict(Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict())
-        self.main = self.step_number = self.before["steps"]
-        self.steps += self.main
-        self.tokens, self.seconds, self.level = self.before["tokens"], 60 * self.before["minutes"], LAST_LEVEL
 
     def lesson(self, rng: random.Random, test: bool = False) -> list:
         """An encoded episode of the present level; to `test`, with unseen names, and every answer in the context."""
@@ -356,10 +353,7 @@ def carry_out(trainer: Trainer) -> list[float]:
 
 
 def trainer_of(arguments: argparse.Namespace) -> Trainer:
-    trainer = Trainer(arguments.out, arguments.seed, arguments.steps, arguments.batch, arguments.lr)
-    if arguments.more_of:
-        trainer.give_more(arguments.more_of)
-    return trainer
+    return Trainer(arguments.out, arguments.seed, arguments.steps, arguments.batch, arguments.lr, arguments.more_of)
 
 
 def work(rank: int, meeting: str, workers: int, arguments: argparse.Namespace) -> None:
