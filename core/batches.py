@@ -68,9 +68,10 @@ def each_batch(
     if not lengths:
         return
     workers = torch.get_num_threads() if lm.device.type == "cpu" else 1
-    at_once, rounds = workers * beside(), math.ceil(sum(lengths) / budget)
-    even = math.ceil(SLACK * sum(lengths) / (rounds * at_once))  # so that no core is idle in the last round
-    batches = batches_by_tokens(lengths, max(1, min(budget // at_once, even)), order)
+    most = max(1, budget // (workers * beside()))
+    rounds = math.ceil(sum(lengths) / most / workers)
+    even = math.ceil(SLACK * sum(lengths) / (rounds * workers))  # so that no core is idle in the last round
+    batches = batches_by_tokens(lengths, min(most, even), order)
     if workers == 1 or len(batches) == 1:
         for batch in batches:
             _do(batch, lengths, work)

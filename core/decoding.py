@@ -116,7 +116,8 @@ class PromptCache(DynamicCache):
 class RoomyLayer(DynamicLayer):
     """Keys and values in tensors with room for more tokens, which are written there; `DynamicLayer` copies all that
     went before at every token. Prompts are read a few rows at a time, one after another: `sources` are those from
-    which the rows of a pass go on, None once all are read, and `seen` [rows, before] are the slots that they share.
+    which the rows of a pass go on, None once all are read. Their first `before` slots are taken over, with what the
+    mask of the pass hides.
     """
 
     def __init__(self, rows: int, length: int, room: int):
@@ -124,14 +125,14 @@ class RoomyLayer(DynamicLayer):
         self.all_rows, self.length, self.room = rows, length, room
         self.read = 0
         self.sources: list[int] | None = None
-        self.seen = torch.empty(0, 0)
+        self.before = 0
         self.whole: tuple[Tensor, Tensor] | None = None
 
-    def begin(self, sources: list[int], seen: Tensor) -> None:
+    def begin(self, sources: list[int], before: int) -> None:
         """A pass over the next rows begins."""
-        self.sources, self.seen = sources, seen
-        if seen.shape[1]:
-            self.show(seen.shape[1])
+        self.sources, self.before = sources, before
+        if before:
+            self.show(before)
 
     def finish(self) -> None:
         """All rows are read."""
@@ -159,14 +160,13 @@ class RoomyLayer(DynamicLayer):
         if self.whole is None:
             slots = self.length + self.room
             self.whole = tuple(workspace.take(s, self.all_rows, s.shape[1], slots, s.shape[3]) for s in both)
-        before = self.seen.shape[1]
+        before = self.before
         end = before + both[0].shape[2]
         rows = slice(self.read, self.read + len(self.sources))
         self.read = rows.stop
         for whole, states in zip(self.whole, both, strict=True):
             if before:
-                shared = whole[:, :, :before].index_select(0, torch.tensor(self.sources))
-                whole[rows, :, :before] = shared.masked_fill_(self.seen[:, None, :, None] == 0, 0)
+                whole[rows, :, :before] = whole[:, :, :before].index_select(0, torch.tensor(self.sources))
             whole[rows, :, before:end] = states
             whole[rows, :, end : self.length] = 0
         return tuple(whole[rows, :, :end] for whole in self.whole) if before else both
@@ -249,7 +249,7 @@ def read_in_passes(
             where["position_ids"] = positions.clamp(max=lm.context - 1)  # fillers may stand behind it
             where["attention_mask"] = torch.cat([seen, seen.new_ones(len(seen), one.tokens)], -1)
         for layer in cache.layers:
-            layer.begin([place_of[row.source] for row in one.rows], seen)
+            layer.begin([place_of[row.source] for row in one.rows], one.before)
         read_rows(lm, cache, [rows[row.prompt][row.start :] for row in one.rows], False, where)
     for layer in cache.layers:
         layer.finish()

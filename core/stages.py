@@ -5,11 +5,14 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any
 
 from core.artifacts import Stage, hold, in_batches
 from core.errors import InputError
 from core.runtime import Progress, log, process, wait_for_all
+
+ROUNDS, LEAST = 4, 4  # batches for each worker, of so many items at least, where there are several workers
 
 
 def carry_out(
@@ -77,9 +80,18 @@ def carry_out(
 
 
 def shared_out(items: list[Any], size: int, workers: int = 1) -> list[list[Any]]:
-    """This process's share of the items, every n-th, cut into batches of a size, or less if not all of the workers
-    would have one."""
+    """This process's share of the items, every n-th, cut into even batches.
+
+    Args:
+        items: what there is.
+        size: most items of a batch.
+        workers: that will take one batch after another. The number of batches is a multiple of theirs, and large
+            enough that they end at about the same time, though one is slower.
+    """
     rank, world = process()
     mine = items[rank::world]
-    size = max(1, min(size, math.ceil(len(mine) / workers)))
-    return [mine[i : i + size] for i in range(0, len(mine), size)]
+    rounds = math.ceil(len(mine) / size / workers)
+    if workers > 1:
+        rounds = max(rounds, min(ROUNDS, len(mine) // LEAST // workers))
+    cuts = [len(mine) * i // (rounds * workers or 1) for i in range(rounds * workers + 1)]
+    return [mine[start:end] for start, end in pairwise(cuts) if end > start]

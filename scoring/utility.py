@@ -209,19 +209,22 @@ def token_record(found: Score) -> dict[str, Any]:
 
 
 def read_items(path: Path, reward: str) -> list[dict[str, Any]]:
-    """Items of a JSON-lines file, or of a file that holds one JSON list.
+    """Items of a JSON-lines file, or of a file that holds one JSON list, or one item over several lines.
 
     Raises:
         InputError: the file or an item is not usable; names the place.
     """
     try:
         with path.open(encoding="utf-8-sig") as handle:
-            whole = handle.read(1024).lstrip().startswith("[")
+            start = handle.read(1024).lstrip()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--input {path}: cannot be read ({error}).") from error
-    if whole:
+    if start.startswith("[") or start.partition("\n")[0].rstrip() == "{":
         try:
-            items = [(f"item {number}", item) for number, item in enumerate(json.loads(path.read_text("utf-8-sig")))]
+            found = json.loads(path.read_text("utf-8-sig"))
+            items = [
+                (f"item {number}", item) for number, item in enumerate(found if isinstance(found, list) else [found])
+            ]
         except (ValueError, RecursionError) as error:
             raise InputError(f"--input {path}: not valid JSON: {error}.") from error
     else:

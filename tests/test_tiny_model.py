@@ -88,14 +88,17 @@ def test_two_processes_train_together(tmp_path):
 def test_more_of_the_last_lessons(tmp_path):
     """They begin where the shipped model's training ended, and leave its tokenizer as it is."""
     shipped, words = ROOT / "configs/tiny-model", [sys.executable, "-m", "train.tiny_model", "--steps", "2"]
-    finish([*words, "--out", str(tmp_path), "--more_of", str(shipped), "--batch", "4", "--workers", "1"])
+    words += ["--more_of", str(shipped), "--batch", "4", "--workers", "1"]
+    finish([*words, "--out", str(tmp_path)])
+    finish([*words, "--out", str(tmp_path / "half"), "--keep", "0.5"])
     before, made = (json.loads((folder / "training.json").read_text()) for folder in (shipped, tmp_path))
     assert made["before"] == before and made["steps"] == before["steps"] + 2 and made["tokens"] > before["tokens"]
     for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
         assert (tmp_path / name).read_text() == (shipped / name).read_text()
-    one, other = (load_file(folder / "model.safetensors") for folder in (shipped, tmp_path))
-    moved = [float((one[name].float() - other[name].float()).abs().max()) for name in one]
-    assert 0 < max(moved) < 0.01
+    old, new, half = (load_file(f / "model.safetensors") for f in (shipped, tmp_path, tmp_path / "half"))
+    assert 0 < max(float((new[name].float() - old[name].float()).abs().max()) for name in old) < 0.01
+    for name in old:
+        assert torch.allclose(half[name].float(), (old[name].float() + new[name].float()) / 2, atol=1e-4, rtol=1e-3)
 
 
 def test_a_record_holds_the_value_of_its_name(tokenizer):

@@ -44,6 +44,9 @@ def test_the_published_items_need_no_model(tmp_path):
     made = json.loads((tmp_path / "out.json").read_text())
     assert [item["udcg"][name] for item in made] == pytest.approx([golden for *_, golden in GOLDEN], abs=1e-12)
     assert [item["passages"] for item in made] == [item["passages"] for item in items]
+    (tmp_path / "one.json").write_text(json.dumps(items[0], indent=2))
+    run("--reward", "udcg", "--model", name, "--input", tmp_path / "one.json", "--output", tmp_path / "one-out.json")
+    assert json.loads((tmp_path / "one-out.json").read_text()) == made[:1]
 
 
 def test_a_run_that_was_stopped_goes_on(random_llama, tmp_path):

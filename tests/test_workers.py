@@ -14,6 +14,7 @@ import torch
 
 from core.artifacts import Stage, in_batches
 from core.errors import InputError
+from core.stages import shared_out
 from core.workers import beside, cores, map_on_cores
 from scoring.generator import answer_all
 from tests.conftest import ROOT
@@ -149,3 +150,13 @@ def test_ctrl_c_ends_at_once_with_one_line(send):
 def test_a_model_on_a_gpu_stays_in_its_process():
     assert cores("cuda:1") == 1
     assert cores("cpu") == (torch.get_num_threads() if sys.platform == "linux" else 1)
+
+
+@pytest.mark.parametrize(
+    ("items", "workers", "sizes"),
+    [(0, 2, []), (1, 2, [1]), (10, 2, [5, 5]), (256, 2, [32] * 8), (512, 2, [64] * 8), (70, 1, [35, 35])],
+)
+def test_work_is_shared_out_so_that_workers_end_together(items, workers, sizes):
+    batches = shared_out(list(range(items)), 64, workers)
+    assert [len(batch) for batch in batches] == sizes
+    assert [item for batch in batches for item in batch] == list(range(items))

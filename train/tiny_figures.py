@@ -101,13 +101,15 @@ def provenance(training: dict[str, Any]) -> str:
     steps, tokens, minutes = (
         training[key] - (earlier[key] if earlier else 0) for key in ("steps", "tokens", "minutes")
     )
-    options = f"--steps {steps}{' --more_of configs/tiny-model' if earlier else ''}"
+    options = f"--steps {steps}"
+    if earlier:
+        options += f" --more_of configs/tiny-model --keep {training['keep']}"
+    options += f" --workers {training['processes']}"
     line = (
-        f"Made by `python -m train.tiny_model --out configs/tiny-model --seed {training['seed']} {options}\n"
-        f"--workers {training['processes']}`: {tokens / 1e6:.1f}M tokens, {minutes:.0f} minutes on\n"
-        f"{training['machine']}, commit {training['commit']}."
+        f"- `python -m train.tiny_model --out configs/tiny-model --seed {training['seed']} {options}`:\n"
+        f"  {tokens / 1e6:.1f}M tokens, {minutes:.0f} minutes on {training['machine']}, commit {training['commit']}"
     )
-    return f"{provenance(earlier)} Then{line[4:]}" if earlier else line
+    return f"{provenance(earlier)}\n{line}" if earlier else line
 
 
 def card(training: dict[str, Any], made: dict[str, Any]) -> str:
@@ -137,6 +139,8 @@ It is of no use outside the tiny world.
 and in the last lessons {last}.
 The most likely rewrite is therefore close to the raw question, and good ones are among a handful of samples.
 The wording of a right rewrite was random; the model does not know which words the collection prefers.
+
+Made by
 
 {provenance(training)}
 

@@ -209,10 +209,10 @@ def uneven_rewrite(world: World, talk: Conversation, asked: Asked, rewrites: dic
 
 
 def last_episode(rng: random.Random, split: str) -> list[Branch]:
-    """One of the last lessons: rewriting as an untuned model does it; reading, so that it is not lost; and whether one
-    document holds the answer."""
+    """One of the last lessons: mostly rewriting as an untuned model does it; reading, so that it is not lost; and
+    whether one document holds the answer."""
     drawn = rng.random()
-    if drawn < 0.45:
+    if drawn < 0.5:
         return rewriting(rng, split, rewrites=UNTUNED)
     return telling_apart(rng, split) if drawn < 0.85 else telling_apart(rng, split, count=1, abstain=1.0)
 

@@ -162,11 +162,14 @@ class Trainer:
 
     The data of a step depend on the seed and the step's number alone, so a run goes on exactly where it was stopped.
     Where `torch.distributed` is set up, every process takes its share of a step's episodes, and gradients are added.
-    With `more_of`, the folder of a trained model, it goes on from there with `steps` of the last lessons alone.
+    With `more_of`, the folder of a trained model, it goes on from there with `steps` of the last lessons alone, and
+    the saved weights hold a share `keep` of those that it began with (WiSE-FT, arXiv 2109.01903).
     """
 
-    def __init__(self, out: Path, seed: int, steps: int, batch: int, lr: float, more_of: Path | None = None):
-        self.out, self.seed, self.batch = out, seed, batch
+    def __init__(
+        self, out: Path, seed: int, steps: int, batch: int, lr: float, more_of: Path | None = None, keep: float = 0.0
+    ):
+        self.out, self.seed, self.batch, self.more_of, self.keep = out, seed, batch, more_of, keep
         self.before = read_json(more_of / "training.json") if more_of else {}
         self.step_number = self.before.get("steps", 0)
         self.steps = self.step_number + steps
@@ -282,7 +285,7 @@ class Trainer:
             "minutes": round((self.seconds + time.monotonic() - self.start) / 60, 1),
             "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores",
             "commit": versions().get("commit", "unknown"),
-        } | ({"before": self.before} if self.before else {})
+        } | ({"keep": self.keep, "before": self.before} if self.before else {})
 
     @property
     def checkpoint(self) -> Path:
@@ -316,6 +319,10 @@ class Trainer:
 
     def save(self) -> None:
         """Write the model in float16 safetensors, with tokenizer and chat template."""
+        if self.keep:
+            before = Qwen2ForCausalLM.from_pretrained(self.more_of, dtype=torch.float32).to(self.device)
+            for name, old in before.named_parameters():
+                self.named[name].data.lerp_(old, self.keep)
         self.tokenizer.save_pretrained(self.out)
         self.model.to(torch.float16).save_pretrained(self.out)
         self.model.to(torch.float32)
@@ -353,7 +360,8 @@ def carry_out(trainer: Trainer) -> list[float]:
 
 
 def trainer_of(arguments: argparse.Namespace) -> Trainer:
-    return Trainer(arguments.out, arguments.seed, arguments.steps, arguments.batch, arguments.lr, arguments.more_of)
+    given = vars(arguments)
+    return Trainer(**{name: given[name] for name in ("out", "seed", "steps", "batch", "lr", "more_of", "keep")})
 
 
 def work(rank: int, meeting: str, workers: int, arguments: argparse.Namespace) -> None:
@@ -372,6 +380,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and data (default 0)")
     parser.add_argument("--steps", type=int, default=5700, help="updates (default 5700)")
     parser.add_argument("--more_of", type=Path, help="trained model to give --steps more of the last lessons")
+    parser.add_argument("--keep", type=float, default=0.0, help="share of its weights in the result (default 0)")
     parser.add_argument("--batch", type=int, default=16, help="episodes per update (default 16)")
     parser.add_argument("--lr", type=float, default=5e-3, help="learning rate of the weight matrices (default 5e-3)")
     parser.add_argument(
