@@ -1,7 +1,7 @@
 """Batches by token budget, and work on them: on a CPU several at once."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -14,7 +14,7 @@ from core.workspace import workspace
 
 NO_MEMORY = (torch.OutOfMemoryError, MemoryError)
 NO_MEMORY_ON_CPU = "can't allocate memory"  # of torch's RuntimeError
-SLACK = 1.05  # of batches of even size, for what their padding takes
+SLACK = 1.03  # by which batches of even size grow until there are few enough
 
 
 def batches_by_tokens(
@@ -43,12 +43,24 @@ def batches_by_tokens(
     return batches
 
 
+def evenly(lengths: list[int], budget: int, workers: int, order: Sequence[int] | None) -> list[list[int]]:
+    """`batches_by_tokens`, no more than the budget asks for, or the next multiple of `workers`, and of even size, so
+    that no worker is idle in the last round."""
+    count = math.ceil(len(batches_by_tokens(lengths, budget, order)) / workers) * workers
+    size = math.ceil(sum(lengths) / count)
+    while size < budget:
+        if len(batches := batches_by_tokens(lengths, size, order)) <= count:
+            return batches
+        size = math.ceil(size * SLACK)
+    return batches_by_tokens(lengths, budget, order)
+
+
 def each_batch(
     lm: LanguageModel,
     lengths: list[int],
     budget: int,
     work: Callable[[list[int]], None],
-    order: Iterable[int] | None = None,
+    order: Sequence[int] | None = None,
 ) -> None:
     """Do some work in batches of at most `budget` tokens: on a CPU several batches at once, one per core.
 
@@ -68,10 +80,7 @@ def each_batch(
     if not lengths:
         return
     workers = torch.get_num_threads() if lm.device.type == "cpu" else 1
-    most = max(1, budget // (workers * beside()))
-    rounds = math.ceil(sum(lengths) / most / workers)
-    even = math.ceil(SLACK * sum(lengths) / (rounds * workers))  # so that no core is idle in the last round
-    batches = batches_by_tokens(lengths, min(most, even), order)
+    batches = evenly(lengths, max(1, budget // (workers * beside())), workers, order)
     if workers == 1 or len(batches) == 1:
         for batch in batches:
             _do(batch, lengths, work)

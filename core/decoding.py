@@ -303,11 +303,14 @@ def decode(
     for step in range(max_new_tokens):
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], -1)
         where = {"attention_mask": mask, "position_ids": position}
-        logits = lm.model(input_ids=tokens[:, None], past_key_values=cache, use_cache=True, **where).logits[:, -1]
+        output = lm.model(input_ids=tokens[:, None], past_key_values=cache, use_cache=True, **where)
         position = position + 1
-        tokens, chosen, entropies = facts_of(
-            logits, lambda logprobs, some, step=step, numbers=numbers: pick(logprobs, step, numbers[some])
-        )
+
+        def choose(logprobs: Tensor, some: slice, step: int = step, numbers: Tensor = numbers) -> Tensor:
+            return pick(logprobs, step, numbers[some])
+
+        tokens, chosen, entropies = facts_of(output.logits[:, -1], choose)
+        del output  # its logits would stand beside those of the next step
         ends = torch.isin(tokens, stop)
         columns = (numbers, tokens, ends, running, chosen, entropies)
         for number, token, end, alive, logprob, entropy in zip(*(c.tolist() for c in columns), strict=True):

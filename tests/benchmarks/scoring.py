@@ -32,7 +32,7 @@ PLAIN_ITEMS = {"a": 400, "b": 24, "c": 32}  # the plain way is timed on so many 
 NEW_TOKENS = {"a": 16, "b": 32, "c": 32}
 PLAIN_PEAK = 8  # items over which the plain way's memory is looked at
 TIMES = {"a": 3, "b": 2, "c": 2}  # that the ways run
-BATCH_TOKENS = {"a": 32768, "b": 12800, "c": 131072}  # (a) as configs/quickstart.yaml
+BATCH_TOKENS = {"a": 32768, "b": 14400, "c": 131072}  # (a) as configs/quickstart.yaml
 
 
 def quickstart_jobs(turns: int, folder: Path) -> list[list]:
