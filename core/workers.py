@@ -20,7 +20,7 @@ from core.errors import InputError
 S, T = TypeVar("S"), TypeVar("T")
 PR_SET_PDEATHSIG = 1  # prctl's: the signal that a process gets when its parent ends
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1  # mallopt's, in glibc's malloc.h
-LARGE, KEPT = 1 << 25, 1 << 24  # bytes: blocks that go back to the system at once; freed memory that is kept
+LARGE, KEPT = 1 << 23, 1 << 24  # bytes: blocks that go back to the system at once; freed memory that is kept
 _work: Callable = map  # what the processes find when they begin: so it need not be pickled
 _beside = 1
 
