@@ -55,7 +55,7 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def random_llama(tmp_path_factory) -> Path:
     """A random Llama with the tiny world's tokenizer and chat template, saved as safetensors."""
-    from train.tiny_lessons import make_tokenizer
+    from train.tiny_tokenizer import make_tokenizer
     from train.tiny_model import new_model
 
     folder = tmp_path_factory.mktemp("llama")

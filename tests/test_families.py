@@ -26,7 +26,8 @@ from scoring.entailment import load_entailment
 from scoring.generator import Reading, answer_all, prompt_of
 from scoring.rewards import Item, Judge
 from tests.oracle import plain_no_res, plain_scores
-from train.tiny_lessons import CHAT_TEMPLATE, make_tokenizer
+from train.tiny_lessons import CHAT_TEMPLATE
+from train.tiny_tokenizer import make_tokenizer
 
 TURN = "{% for m in messages %}{{ '<|' + m['role'] + '|> ' + m['content'] + '<|end|>' }}{% endfor %}"
 ASK = "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"

@@ -13,7 +13,6 @@ from train.tiny_lessons import (
     CHAT_TEMPLATE,
     collate,
     encode,
-    make_tokenizer,
     pieces_of,
     reading,
     recall,
@@ -23,6 +22,7 @@ from train.tiny_lessons import (
     telling_apart,
 )
 from train.tiny_model import RECALL, Trainer, new_model, orthogonal
+from train.tiny_tokenizer import make_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,6 @@ from train.tiny_lessons import (
     encode,
     episode,
     last_episode,
-    load_chat_tokenizer,
-    make_tokenizer,
     pieces_of,
     recall,
     records,
@@ -39,6 +37,7 @@ from train.tiny_lessons import (
     telling_apart,
     tree,
 )
+from train.tiny_tokenizer import load_chat_tokenizer, make_tokenizer
 
 WARM_UP, DECAY = 100, 0.5  # steps of rising, and last share of falling, learning rate
 LAST, LAST_RATE = 0.05, 0.15  # share of the steps for the last lessons, and of the learning rate that they begin with
