@@ -55,8 +55,8 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def random_llama(tmp_path_factory) -> Path:
     """A random Llama with the tiny world's tokenizer and chat template, saved as safetensors."""
-    from train.tiny_tokenizer import make_tokenizer
     from train.tiny_model import new_model
+    from train.tiny_tokenizer import make_tokenizer
 
     folder = tmp_path_factory.mktemp("llama")
     tokenizer = make_tokenizer(0, size=600, episodes=60)
