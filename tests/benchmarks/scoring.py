@@ -4,10 +4,10 @@
 
 (a) the quickstart's model over quickstart candidates; (b) a random Qwen2-shaped model of 30M parameters with 150,000
 vocabulary entries, 5 documents of 100 words, 8 candidates a turn; with a GPU, (c) one of Qwen2.5-1.5B's shape in bf16.
-The two ways run in turns, several times, each time in a process of its own; medians are taken, of the ratio too.
-Memory is that above the loaded model after a pass over one turn, of all processes together, looked at in a pass of its
-own before the one that is timed; the most of all times. The floor is the time that the multiplications of the needed
-forward passes take at the machine's measured matrix rate.
+Time: in one process ours, the plain way and ours over twice the turns run in turns, several rounds of it, so that a
+machine whose speed moves is the same for all; every figure is the median of the rounds, of the ratio too. Memory: each
+way in a process of its own, above the loaded model after a pass over one turn, of all processes together. The floor is
+the time that the multiplications of the needed forward passes take at the machine's matrix rate, measured each round.
 """
 
 import argparse
@@ -27,12 +27,12 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-TURNS = {"a": 256, "b": 10, "c": 512}
-PLAIN_ITEMS = {"a": 400, "b": 24, "c": 32}  # the plain way is timed on so many items
+TURNS = {"a": 256, "b": 8, "c": 512}
 NEW_TOKENS = {"a": 16, "b": 32, "c": 32}
-PLAIN_PEAK = {"a": 128, "b": 8, "c": 8}  # items over which the plain way's memory is looked at
-TIMES = {"a": 3, "b": 2, "c": 2}  # that the ways run
 BATCH_TOKENS = {"a": 32768, "b": 14400, "c": 131072}  # (a) as configs/quickstart.yaml
+ROUNDS = {"a": 6, "b": 4, "c": 2}
+PLAIN_ITEMS = {"a": 200, "b": 12, "c": 32}  # of each round, half before ours and half after it
+PLAIN_PEAK = {"a": 128, "b": 8, "c": 8}  # items over which the plain way's memory is looked at
 
 
 def quickstart_jobs(turns: int, folder: Path) -> list[list]:
@@ -121,12 +121,14 @@ def matrix_rate(device: str) -> float:
     return 2 * size**3 / best
 
 
-def needed_operations(lm, jobs: list[list], answers: dict, max_new_tokens: int) -> tuple[float, int]:
+def needed_operations(lm, jobs: list[list], made: list, max_new_tokens: int) -> tuple[float, int]:
     """Operations and tokens of the forward passes that are needed: each distinct (question, documents) prompt and its
     answer once, each distinct (question, answer) without documents on one pass over the bare prompt. What prompts have
     in common at their beginnings counts in each, though it is read once."""
     from scoring.generator import Reading, prompt_of
 
+    readings = [reading for job in jobs for reading in job]
+    answers = {reading: one.stats.tokens for reading, one in zip(readings, made, strict=True)}
     config = lm.model.config
     width, layers, heads = config.hidden_size, config.num_hidden_layers, config.num_attention_heads
     kv = config.num_key_value_heads * (width // heads)
@@ -139,12 +141,11 @@ def needed_operations(lm, jobs: list[list], answers: dict, max_new_tokens: int) 
         return layers * (count * layer + attention)
 
     bare: dict = {}
-    for reading in {reading for job in jobs for reading in job}:
-        prompt = len(prompt_of(lm, reading, max_new_tokens)[0])
-        length = len(answers[reading].ids)
+    for reading, answer in answers.items():
+        prompt, length = len(prompt_of(lm, reading, max_new_tokens)[0]), len(answer)
         total += forward(0, prompt + length) + (length + 1) * head
         tokens += prompt + length
-        bare.setdefault(Reading(reading.history, reading.question, ()), set()).add(tuple(answers[reading].ids))
+        bare.setdefault(Reading(reading.history, reading.question, ()), set()).add(answer)
     for reading, replies in bare.items():
         prompt = len(prompt_of(lm, reading, max_new_tokens)[0])
         total += forward(0, prompt) + sum(forward(prompt, len(r) - 1) + len(r) * head for r in replies if r)
@@ -194,21 +195,14 @@ def in_chunks(jobs: list[list], make) -> list:
     return [one for made in map_on_cores(make, chunks, cores()) for one in made]
 
 
-def fast(lm, jobs: list[list], readings: list, case: str) -> list:
+def fast(lm, case: str, jobs: list[list]) -> list:
     """The product's scoring."""
     from scoring.generator import answer_all
 
     return in_chunks(jobs, lambda some: answer_all(lm, some, NEW_TOKENS[case], BATCH_TOKENS[case]))
 
 
-def plain(lm, jobs: list[list], readings: list, case: str) -> list:
-    """One item at a time, all logits kept."""
-    from tests.oracle import plain_scores
-
-    return [plain_scores(lm, reading, NEW_TOKENS[case]) for reading in readings]
-
-
-def fast_udcg(lm, jobs: list[list], readings: list, case: str) -> list:
+def fast_udcg(lm, case: str, jobs: list[list]) -> list:
     """The product's UDCG."""
     from core.settings import ScoringSettings
     from scoring.rewards import Item, Judge
@@ -217,7 +211,14 @@ def fast_udcg(lm, jobs: list[list], readings: list, case: str) -> list:
     return in_chunks(jobs, lambda some: judge.scores([Item(r, (True,) * len(r.documents)) for r in some], ["udcg"]))
 
 
-def plain_udcg(lm, jobs: list[list], readings: list, case: str) -> list:
+def plain(lm, case: str, readings: list) -> list:
+    """One item at a time, all logits kept."""
+    from tests.oracle import plain_scores
+
+    return [plain_scores(lm, reading, NEW_TOKENS[case]) for reading in readings]
+
+
+def plain_udcg(lm, case: str, readings: list) -> list:
     """One passage at a time, all logits kept, as the published code does it."""
     from core.chat import reply_ids
     from tests.oracle import plain_no_res
@@ -226,7 +227,7 @@ def plain_udcg(lm, jobs: list[list], readings: list, case: str) -> list:
     return [plain_no_res(lm, reading, refusal, "first_token") for reading in readings]
 
 
-WAYS = {"fast": fast, "plain": plain, "fast udcg": fast_udcg, "plain udcg": plain_udcg}
+WAYS = {"key_entropy": (fast, plain), "udcg": (fast_udcg, plain_udcg)}
 
 
 def prepare(case: str, turns: int, file: Path) -> None:
@@ -245,59 +246,79 @@ def prepared(file: Path) -> list[list]:
     ]
 
 
-def measure(case: str, way: str, file: Path) -> dict:
-    """One way in this process."""
+def some_of(jobs: list[list], count: int) -> list:
+    """Readings for the plain way: so many out of all."""
+    readings = [reading for job in jobs for reading in job]
+    return random.Random(0).sample(readings, min(count, len(readings)))
+
+
+def timed(work, *given) -> tuple[float, list]:
+    """Seconds, and what was made."""
+    start = time.perf_counter()
+    made = work(*given)
+    return time.perf_counter() - start, made
+
+
+def measure_time(case: str, reward: str, files: list[Path]) -> dict:
+    """Ours, over twice the turns too, and the plain way, in rounds; medians of the figures of each."""
+    jobs, twice = map(prepared, files)
+    lm, (ours, plainly) = model_of(case), WAYS[reward]
+    items, all_items = (sum(map(len, some)) for some in (jobs, twice))
+    few = some_of(jobs, PLAIN_ITEMS[case])
+    middle = len(few) // 2
+    ours(lm, case, jobs[:2]), plainly(lm, case, few[:2])  # what the libraries need at their first use
+    rounds = []
+    for number in range(ROUNDS[case]):
+        rate = matrix_rate(lm.device.type)
+        before, _ = timed(plainly, lm, case, few[:middle])
+        seconds, made = timed(ours, lm, case, jobs)
+        after, _ = timed(plainly, lm, case, few[middle:])
+        found = {"items_per_s": items / seconds, "plain_items_per_s": len(few) / (before + after)}
+        found = {"ratio": found["items_per_s"] / found["plain_items_per_s"]} | found
+        if reward == "key_entropy":
+            longer, _ = timed(ours, lm, case, twice)
+            if not number:
+                operations, tokens = needed_operations(lm, jobs, made, NEW_TOKENS[case])
+            found["tokens_per_s"] = tokens / seconds
+            found["share_of_floor"] = operations / rate / seconds
+            found["floor_seconds"] = operations / rate
+            found["matrix_gflops"] = rate / 1e9
+            found["time_of_twice_the_turns"] = longer / seconds / (all_items / items) * 2
+        print(json.dumps(found), file=sys.stderr, flush=True)
+        rounds.append(found)
+    return {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+
+
+def measure_memory(case: str, way: str, file: Path) -> float:
+    """Most memory of a way in this process and those it begins, above what there is before, in MB."""
     import scoring.scores  # noqa: F401  (memory of libraries is none of the passes')
 
-    jobs, lm, work = prepared(file), model_of(case), WAYS[way]
-    readings = [reading for job in jobs for reading in job]
-    if way.startswith("plain"):
-        readings = readings[: PLAIN_ITEMS[case]]
-    work(lm, jobs[:1], readings[:1], case)  # in this process: what the libraries need at their first use
+    jobs, lm, (ours, plainly) = prepared(file), model_of(case), WAYS["key_entropy"]
+    work, given = (ours, jobs) if way == "ours" else (plainly, some_of(jobs, PLAIN_PEAK[case]))
+    work(lm, case, given[:1])  # in this process: what the libraries need at their first use
+    if lm.device.type == "cuda":
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work(lm, case, given)
+        return (torch.cuda.max_memory_allocated() - before) / 1e6
     before = memory_mb()
     with PeakMemory() as peak:
-        work(lm, jobs, readings[: PLAIN_PEAK[case]] if way.startswith("plain") else readings, case)
-    start = time.perf_counter()
-    done = work(lm, jobs, readings, case)
-    seconds = time.perf_counter() - start
-    made = {"items": len(readings), "seconds": seconds, "items_per_s": len(done) / seconds,
-            "peak_mb": peak.mb - before}  # fmt: skip
-    if way == "fast":
-        from collections import namedtuple
-
-        ids = namedtuple("ids", "ids")
-        answers = {r: ids(one.stats.tokens) for r, one in zip(readings, done, strict=True)}
-        operations, tokens = needed_operations(lm, jobs, answers, NEW_TOKENS[case])
-        floor = operations / matrix_rate(str(lm.device.type))
-        made |= {"tokens_per_s": tokens / seconds, "floor_seconds": floor, "share_of_floor": floor / seconds}
-        made["distinct"] = len(set(readings))
-    return made
-
-
-def in_process(case: str, way: str, turns: int, folder: Path) -> dict:
-    """One way in a process of its own."""
-    file = folder / f"{case}-{turns}.json"
-    words = [sys.executable, "-m", "tests.benchmarks.scoring", "--case", case, "--turns", str(turns)]
-    words += ["--file", str(file), "--way"]
-    if not file.exists():
-        subprocess.run([*words, "prepare"], cwd=ROOT, capture_output=True, check=True)
-    done = subprocess.run([*words, way], cwd=ROOT, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+        work(lm, case, given)
+    return peak.mb - before
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--turns", type=int, help="turns of each case")
-    parser.add_argument("--case", choices=["a", "b", "c"], help="this case alone")
-    parser.add_argument("--way", choices=["prepare", *WAYS], help=argparse.SUPPRESS)
-    parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--case", choices=["a", "b", "c", "udcg"], help="this case alone")
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)  # one measurement, in a process of its own
+    parser.add_argument("--files", type=Path, nargs="*", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.way == "prepare":
-        prepare(arguments.case, arguments.turns, arguments.file)
-        return
-    if arguments.way:
-        print(json.dumps(measure(arguments.case, arguments.way, arguments.file)))
+    if arguments.part:
+        print(json.dumps(PARTS[arguments.part](arguments)))
         return
     with tempfile.TemporaryDirectory() as folder:
         made = compare(arguments, Path(folder))
@@ -307,37 +328,42 @@ def main() -> None:
         arguments.json.write_text(json.dumps(made, indent=2) + "\n")
 
 
-def in_turns(case: str, runs: list[tuple[str, int]], folder: Path) -> tuple[list[dict], float]:
-    """Medians of the figures of each run (way, turns), and of the ratio of the first one's speed to the second's."""
-    made = [[in_process(case, way, turns, folder) for way, turns in runs] for _ in range(TIMES[case])]
-    figures = [
-        {name: (max if name == "peak_mb" else statistics.median)(one[name] for one in same) for name in same[0]}
-        for same in zip(*made, strict=True)
-    ]
-    return figures, statistics.median(quick["items_per_s"] / plain["items_per_s"] for quick, plain, *_ in made)
+PARTS = {
+    "prepare": lambda given: prepare(given.case, given.turns, *given.files),
+    "key_entropy": lambda given: measure_time(given.case, "key_entropy", given.files),
+    "udcg": lambda given: measure_time(given.case, "udcg", given.files),
+    "memory": lambda given: measure_memory(given.case, "ours", *given.files),
+    "plain_memory": lambda given: measure_memory(given.case, "plain", *given.files),
+}
 
 
 def compare(arguments: argparse.Namespace, folder: Path) -> dict:
-    """Every way of the wanted cases."""
+    """The wanted cases."""
     import torch
 
-    cases = [arguments.case] if arguments.case else ["a", "b", *(["c"] if torch.cuda.is_available() else [])]
+    def part(name: str, case: str, *turns: int):
+        files = [folder / f"{case}-{number}.json" for number in turns]
+        words = [sys.executable, "-m", "tests.benchmarks.scoring", "--part", name, "--case", case]
+        if name == "prepare":
+            words += ["--turns", str(turns[0])]
+        done = subprocess.run([*words, "--files", *files], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    cases = [arguments.case] if arguments.case else ["a", "udcg", "b", *(["c"] if torch.cuda.is_available() else [])]
     made: dict = {}
-    for case in cases:
+    for wanted in cases:
+        case = "a" if wanted == "udcg" else wanted
         turns = arguments.turns or TURNS[case]
-        (quick, plain, twice), ratio = in_turns(case, [("fast", turns), ("plain", turns), ("fast", 2 * turns)], folder)
-        made[case] = quick | {
-            "ratio": ratio,
-            "plain_items_per_s": plain["items_per_s"],
-            "plain_peak_mb": plain["peak_mb"],
-            "time_of_twice_the_turns": twice["seconds"] / quick["seconds"] / (twice["items"] / quick["items"]) * 2,
-            "peak_mb_of_twice_the_turns": twice["peak_mb"],
-        }
-    if "a" in cases:
-        turns = arguments.turns or TURNS["a"]
-        (quick, plain), ratio = in_turns("a", [("fast udcg", turns), ("plain udcg", turns)], folder)
-        made["udcg"] = {"ratio": ratio} | {
-            f"{kind}items_per_s": one["items_per_s"] for kind, one in (("", quick), ("plain_", plain))
+        for number in (turns, 2 * turns):
+            if not (folder / f"{case}-{number}.json").exists():
+                part("prepare", case, number)
+        if wanted == "udcg":
+            made[wanted] = part("udcg", case, turns, 2 * turns)
+            continue
+        made[case] = part("key_entropy", case, turns, 2 * turns) | {
+            "peak_mb": part("memory", case, turns),
+            "peak_mb_of_twice_the_turns": part("memory", case, 2 * turns),
+            "plain_peak_mb": part("plain_memory", case, turns),
         }
     return made
 
