@@ -5,14 +5,13 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 from typing import Any
 
 from core.artifacts import Stage, hold, in_batches
 from core.errors import InputError
 from core.runtime import Progress, log, process, wait_for_all
 
-ROUNDS, LEAST = 4, 4  # batches for each worker, of so many items at least, where there are several workers
+LEAST = 4  # items of a batch, while every worker gets as many
 
 
 def carry_out(
@@ -80,18 +79,22 @@ def carry_out(
 
 
 def shared_out(items: list[Any], size: int, workers: int = 1) -> list[list[Any]]:
-    """This process's share of the items, every n-th, cut into even batches.
+    """This process's share of the items, every n-th, cut into batches.
 
     Args:
         items: what there is.
         size: most items of a batch.
-        workers: that will take one batch after another. The number of batches is a multiple of theirs, and large
-            enough that they end at about the same time, though one is slower.
+        workers: that will take one batch after another. Where there are several, a batch is at most half of a worker's
+            share of what is left, so that they end at about the same time, though one is slower (guided
+            self-scheduling, Polychronopoulos and Kuck, 1987).
     """
     rank, world = process()
     mine = items[rank::world]
-    rounds = math.ceil(len(mine) / size / workers)
-    if workers > 1:
-        rounds = max(rounds, min(ROUNDS, len(mine) // LEAST // workers))
-    cuts = [len(mine) * i // (rounds * workers or 1) for i in range(rounds * workers + 1)]
-    return [mine[start:end] for start, end in pairwise(cuts) if end > start]
+    batches: list[list[Any]] = []
+    start = 0
+    while left := len(mine) - start:
+        share = left / workers
+        most = size if workers == 1 else min(size, math.ceil(max(share / 2, min(LEAST, share))))
+        batches.append(mine[start : start + most])
+        start += len(batches[-1])
+    return batches

@@ -154,7 +154,15 @@ def test_a_model_on_a_gpu_stays_in_its_process():
 
 @pytest.mark.parametrize(
     ("items", "workers", "sizes"),
-    [(0, 2, []), (1, 2, [1]), (10, 2, [5, 5]), (256, 2, [32] * 8), (512, 2, [64] * 8), (70, 1, [35, 35])],
+    [
+        (0, 2, []),
+        (1, 2, [1]),
+        (5, 2, [3, 1, 1]),
+        (10, 2, [4, 3, 2, 1]),
+        (100, 2, [25, 19, 14, 11, 8, 6, 5, 4, 4, 2, 1, 1]),
+        (400, 3, [64, 56, 47, 39, 33, 27, 23, 19, 16, 13, 11, 9, 8, 6, 5, 4, 4, 4, 4, 3, 2, 1, 1, 1]),
+        (70, 1, [64, 6]),
+    ],
 )
 def test_work_is_shared_out_so_that_workers_end_together(items, workers, sizes):
     batches = shared_out(list(range(items)), 64, workers)

@@ -6,8 +6,8 @@
 vocabulary entries, 5 documents of 100 words, 8 candidates a turn; with a GPU, (c) one of Qwen2.5-1.5B's shape in bf16.
 Time: in one process ours, the plain way and ours over twice the turns run in turns, several rounds of it, so that a
 machine whose speed moves is the same for all; every figure is the median of the rounds, of the ratio too. Memory: each
-way in a process of its own, above the loaded model after a pass over one turn, of all processes together. The floor is
-the time that the multiplications of the needed forward passes take at the machine's matrix rate, measured before
+way in a process of its own, above the loaded model after a pass over one short question, of all processes together.
+The floor is the time that the multiplications of the needed forward passes take at the machine's matrix rate, measured before
 and after ours in each round.
 """
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TURNS = {"a": 256, "b": 8, "c": 512}
 NEW_TOKENS = {"a": 16, "b": 32, "c": 32}
 BATCH_TOKENS = {"a": 32768, "b": 14400, "c": 131072}  # (a) as configs/quickstart.yaml
-ROUNDS = {"a": 6, "b": 4, "c": 2}
+ROUNDS = {"a": 8, "b": 4, "c": 2}
 PLAIN_ITEMS = {"a": 200, "b": 12, "c": 32}  # of each round, half before ours and half after it
 PLAIN_PEAK = {"a": 128, "b": 8, "c": 8}  # items over which the plain way's memory is looked at
 
@@ -293,15 +293,21 @@ def measure_time(case: str, reward: str, files: list[Path]) -> dict:
 
 
 def measure_memory(case: str, way: str, file: Path) -> float:
-    """Most memory of a way in this process and those it begins, above what there is before, in MB."""
+    """Most memory of a way in this process and those it begins, above what there is before, in MB. The plain way has
+    the longest prompts, which decide."""
+    import torch
+
     import scoring.scores  # noqa: F401  (memory of libraries is none of the passes')
+    from scoring.generator import Reading, prompt_of
 
     jobs, lm, (ours, plainly) = prepared(file), model_of(case), WAYS["key_entropy"]
-    work, given = (ours, jobs) if way == "ours" else (plainly, some_of(jobs, PLAIN_PEAK[case]))
-    work(lm, case, given[:1])  # in this process: what the libraries need at their first use
+    ours(lm, case, [[short := Reading((), "Who?", ())]]), plainly(lm, case, [short])  # libraries at their first use
+    work, given = ours, jobs
+    if way == "plain":
+        readings = {reading for job in jobs for reading in job}
+        longest = sorted(readings, key=lambda reading: len(prompt_of(lm, reading, 0)[0]))
+        work, given = plainly, longest[-PLAIN_PEAK[case] :]
     if lm.device.type == "cuda":
-        import torch
-
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         work(lm, case, given)
