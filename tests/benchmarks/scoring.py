@@ -7,8 +7,8 @@ vocabulary entries, 5 documents of 100 words, 8 candidates a turn; with a GPU, (
 Time: in one process ours, the plain way and ours over twice the turns run in turns, several rounds of it, so that a
 machine whose speed moves is the same for all; every figure is the median of the rounds, of the ratio too. Memory: each
 way in a process of its own, above the loaded model after a pass over one short question, of all processes together.
-The floor is the time that the multiplications of the needed forward passes take at the machine's matrix rate, measured before
-and after ours in each round.
+The floor is the time that the multiplications of the needed forward passes take at the machine's matrix rate, measured
+before and after ours in each round.
 """
 
 import argparse
