@@ -78,6 +78,8 @@ def load_language_model(
         for part in (name, adapter or ""):
             if part.startswith(("/", ".", "~")) and not Path(part).is_dir():
                 raise FileNotFoundError(f"there is no folder {part}")
+        if torch.device(device).type == "meta":
+            raise ValueError("the device `meta` holds no values; take cpu or cuda")
         tokenizer = load_tokenizer(name)
         model, found = AutoModelForCausalLM.from_pretrained(
             name, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True

@@ -69,7 +69,7 @@ def score_all(
 
     Returns:
         The items with `<reward>: {name: value}`. Where there is no value: None, and the reason in
-        `errors: {name: reason}`.
+        `errors: {<reward>: {name: reason}}`.
 
     Raises:
         InputError: an item lacks a field that the reward needs.
@@ -89,12 +89,11 @@ def score_all(
     made = []
     for item, found in zip(items, scored, strict=True):
         one = found[reward]
+        item = with_reason(item, reward, name, one.error)
         if reward == "udcg" and one.error is None:
             made.append(with_udcg(item, name, one.no_res, rule))
             continue
         result = item | {reward: item.get(reward, {}) | {name: one.value}}
-        if one.error:
-            result["errors"] = item.get("errors", {}) | {name: one.error}
         if reward in grogu.REWARDS:
             result["models_info"] = item.get("models_info", {}) | {name: token_record(one)}
         made.append(result)
@@ -143,9 +142,12 @@ def check_item(item: dict[str, Any], place: str, reward: str) -> None:
         raise InputError(
             f'{place}: `history` must be a list of {{"role": "user" or "assistant", "content"}}, got {history!r:.60}.'
         )
-    for name in (reward, "errors", "models_info"):
+    for name in (reward, "models_info"):
         if not isinstance(item.get(name, {}), dict):
             raise InputError(f"{place}: `{name}` must hold a value for each model, got {item[name]!r:.60}.")
+    errors = item.get("errors", {})
+    if not isinstance(errors, dict) or not all(isinstance(reasons, dict) for reasons in errors.values()):
+        raise InputError(f"{place}: `errors` must hold, for each reward, a reason for each model, got {errors!r:.60}.")
     answers = item.get("answers", [])
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise InputError(f"{place}: `answers` must be a list of texts, got {answers!r:.60}.")
@@ -190,6 +192,15 @@ def with_udcg(item: dict[str, Any], name: str, no_res: Sequence[float], rule: Sc
     relevant = [passage["is_relevant"] for passage in passages]
     value = udcg(no_res, relevant, rule.relevant_weight, rule.irrelevant_weight, rule.normalise)
     return item | {"passages": passages, "udcg": item.get("udcg", {}) | {name: value}}
+
+
+def with_reason(item: dict[str, Any], reward: str, name: str, reason: str | None) -> dict[str, Any]:
+    """The item with the reason why this reward has no value; where it has one, without that of an earlier run."""
+    reasons = item.get("errors", {}).get(reward, {})
+    reasons = {other: why for other, why in reasons.items() if other != name} | ({name: reason} if reason else {})
+    errors = {other: why for other, why in item.get("errors", {}).items() if other != reward}
+    errors |= {reward: reasons} if reasons else {}
+    return {key: value for key, value in item.items() if key != "errors"} | ({"errors": errors} if errors else {})
 
 
 def token_record(found: Score) -> dict[str, Any]:

@@ -88,6 +88,15 @@ def test_the_published_output_format(lm):
     assert again == made
 
 
+def test_a_reason_stays_until_its_reward_has_a_value(lm):
+    long = score(ITEM | {"question": "long " * 9000}, "key_entropy", lm, name="m")
+    assert long["key_entropy"] == {"m": None} and list(long["errors"]) == ["key_entropy"]
+    other = score(long | {"question": ITEM["question"]}, "entropy", lm, name="m")
+    assert other["errors"] == long["errors"] and other["entropy"]["m"] is not None
+    same = score(other, "key_entropy", lm, name="m")
+    assert "errors" not in same and same["key_entropy"]["m"] is not None
+
+
 @pytest.mark.parametrize(
     "change, reward, expected",
     [
@@ -98,6 +107,7 @@ def test_the_published_output_format(lm):
         ({"passages": [{"text": "x", "is_relevant": True, "no_res_prob": 1.5}]}, "udcg", "from 0 to 1, got 1.5"),
         ({"answers": []}, "answer_logprob", "needs `answers`"),
         ({"history": ["hello"]}, "key_entropy", "`history` must be a list"),
+        ({"errors": {"m": "a reason"}}, "key_entropy", "`errors` must hold, for each reward"),
     ],
 )
 def test_bad_items_are_named(lm, change, reward, expected):
