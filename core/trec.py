@@ -76,7 +76,9 @@ def rows_of(path: Path, form: str, heading: str = "") -> Iterator[tuple[int, lis
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: line {number + 1} or later is not UTF-8 text; unpack a compressed file first.") from error
+        raise InputError(
+            f"{path}: line {number + 1} or later is not UTF-8 text; unpack a compressed file first."
+        ) from error
     if not found:
         raise InputError(f"{path}: nothing in it; expected lines `{form}`.")
 
