@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from core.batches import batches_by_tokens
 
 SHORTEST = 16  # tokens for which a prompt waits for another
-WORTH = 0.1  # share of a prompt for which it does; what is before a row costs its attention a mask
+WORTH = 0.1  # share of a prompt for which it does
+NEAR = 32  # tokens that a row reads again at most, to stand beside rows that share less
 EVEN = 0.8  # a pass ends where the next row is shorter than so much of its longest ...
 FULL = 300  # ... and the pass has so many tokens
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is read of one prompt in a pass.
+    """A prompt in the order in which prompts are read.
 
     Args:
         prompt: its number.
@@ -33,8 +34,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Pass:
-    """Rows that are read at once. The cache holds what they go on from in slots [0, `before`), and what they read, the
-    longest of them `tokens`, in those that follow."""
+    """Prompts that are read at once: all go on from the first `before` tokens of their sources, so that each token
+    stands in the slot of its number and none sees a gap. The longest reads `tokens` more."""
 
     rows: tuple[Row, ...]
     before: int
@@ -46,38 +47,35 @@ def alike(prompts: Sequence[list[int]]) -> list[int]:
     return sorted(range(len(prompts)), key=prompts.__getitem__)
 
 
-def passes_of(
-    prompts: Sequence[list[int]], budget: int, share: bool = True
-) -> tuple[list[Pass], list[list[tuple[int, int]]]]:
-    """Plan how a batch of prompts is read.
+def passes_of(prompts: Sequence[list[int]], budget: int, share: bool = True) -> list[Pass]:
+    """Plan how a batch of prompts is read: passes in which every source comes before those that go on from it.
 
     Args:
         prompts: token ids, none empty.
         budget: most tokens of a pass, if a row is not longer.
         share: whether prompts go on from others; else each is read whole.
-
-    Returns:
-        The passes, in which every source comes before those that go on from it, and for each prompt the runs of its
-        tokens: from which token on they stand from which slot on.
     """
-    runs: list[list[tuple[int, int]]] = [[] for _ in prompts]
     passes = []
     for level in levels_of(prompts) if share else [[Row(i, i, 0) for i in range(len(prompts))]]:
-        new = [len(prompts[row.prompt]) - row.start for row in level]
-        order = sorted(range(len(level)), key=lambda k, new=new, level=level: (-new[k], level[k].start))
-        for some in batches_by_tokens(new, budget, order, EVEN, FULL):
-            rows = tuple(level[k] for k in some)
-            before = max(slot_after(runs[row.source], row.start) for row in rows)
-            for row in rows:
-                kept = [run for run in runs[row.source] if run[0] < row.start]
-                runs[row.prompt] = [*kept, (row.start, before)]
-            passes.append(Pass(rows, before, max(new[k] for k in some)))
-    return passes, runs
+        for rows in near(level):
+            least = min(row.start for row in rows)
+            new = [len(prompts[row.prompt]) - least for row in rows]
+            order = sorted(range(len(rows)), key=lambda k, new=new: -new[k])
+            for some in batches_by_tokens(new, budget, order, EVEN, FULL):
+                before = min(rows[k].start for k in some)
+                longest = max(len(prompts[rows[k].prompt]) for k in some)
+                passes.append(Pass(tuple(rows[k] for k in some), before, longest - before))
+    return passes
 
 
-def slot_after(runs: list[tuple[int, int]], tokens: int) -> int:
-    """The slot after the first so many tokens of a prompt."""
-    return max((slot + tokens - token for token, slot in runs if token < tokens), default=0)
+def near(level: list[Row]) -> list[list[Row]]:
+    """Rows that share about as much with their sources, together."""
+    groups: list[list[Row]] = []
+    for row in sorted(level, key=lambda row: row.start):
+        if not groups or row.start > groups[-1][0].start + NEAR:
+            groups.append([])
+        groups[-1].append(row)
+    return groups
 
 
 def levels_of(prompts: Sequence[list[int]]) -> list[list[Row]]:

@@ -9,7 +9,6 @@ import copy
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -116,8 +115,7 @@ class PromptCache(DynamicCache):
 class RoomyLayer(DynamicLayer):
     """Keys and values in tensors with room for more tokens, which are written there; `DynamicLayer` copies all that
     went before at every token. Prompts are read a few rows at a time, one after another: `sources` are those from
-    which the rows of a pass go on, None once all are read. Their first `before` slots are taken over, with what the
-    mask of the pass hides.
+    which the rows of a pass go on, None once all are read. Their first `before` slots are taken over.
     """
 
     def __init__(self, rows: int, length: int, room: int):
@@ -232,25 +230,17 @@ def read_in_passes(
     lm: LanguageModel, cache: PromptCache, rows: list[list[int]], room: int, share: bool = True
 ) -> tuple[Tensor, list[int]]:
     """Fill a cache as `passes_of` plans it; returns what `read_prompts` returns beside it."""
-    passes, runs = passes_of(rows, READ, share)
+    passes = passes_of(rows, READ, share)
     order = [row.prompt for one in passes for row in one.rows]
     place_of = {number: place for place, number in enumerate(order)}
-    mask = torch.zeros(len(rows), max(one.before + one.tokens for one in passes), dtype=torch.long)
-    for number, place in place_of.items():
-        for (token, slot), (end, _) in pairwise([*runs[number], (len(rows[number]), 0)]):
-            mask[place, slot : slot + end - token] = 1
+    length = max(map(len, rows))
+    mask = torch.tensor([padded([1] * len(rows[number]), length) for number in order])
     workspace.begin(2 * len(cache.layers))
-    cache.layers = [RoomyLayer(len(rows), mask.shape[1], room) for _ in cache.layers]
+    cache.layers = [RoomyLayer(len(rows), length, room) for _ in cache.layers]
     for one in passes:
-        seen = mask[[place_of[row.prompt] for row in one.rows], : one.before]
-        where = {}
-        if one.before:
-            positions = torch.tensor([[row.start] for row in one.rows]) + torch.arange(one.tokens)
-            where["position_ids"] = positions.clamp(max=lm.context - 1)  # fillers may stand behind it
-            where["attention_mask"] = torch.cat([seen, seen.new_ones(len(seen), one.tokens)], -1)
         for layer in cache.layers:
             layer.begin([place_of[row.source] for row in one.rows], one.before)
-        read_rows(lm, cache, [rows[row.prompt][row.start :] for row in one.rows], False, where)
+        read_rows(lm, cache, [rows[row.prompt][one.before :] for row in one.rows], False, {})
     for layer in cache.layers:
         layer.finish()
     return mask, order

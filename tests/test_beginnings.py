@@ -4,7 +4,6 @@ import copy
 import math
 import random
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -20,51 +19,45 @@ def test_a_plan_worked_by_hand():
     c = [*range(20), *range(50, 70), *range(80, 100)]  # 40 tokens as b
     d = [*range(20), *range(50, 70), *range(80, 90), 7]  # 50 as c, 40 as b: too few more to wait for c
     e = [7, *range(60)]  # begins otherwise
-    passes, runs = passes_of([a, b, c, d, e], 1000)
+    passes = passes_of([a, b, c, d, e], 1000)
     assert [one.rows for one in passes] == [
         (Row(4, 4, 0), Row(0, 0, 0)),
         (Row(1, 0, 20),),
         (Row(2, 1, 40), Row(3, 1, 40)),
     ]
     assert [(one.before, one.tokens) for one in passes] == [(0, 61), (20, 30), (40, 20)]
-    assert runs == [[(0, 0)], [(0, 0), (20, 20)], *[[(0, 0), (20, 20), (40, 40)]] * 2, [(0, 0)]]
 
 
 def test_prompts_in_one_pass_go_on_from_one_slot():
-    a, b = list(range(60)), list(range(100, 160))
-    prompts = [a, a[:30] + [99] * 10, b, b[:50] + [999] * 10]
-    passes, runs = passes_of(prompts, 1000)
-    assert passes[-1].before == 50 and {row.prompt for row in passes[-1].rows} == {1, 3}
-    assert runs[1] == [(0, 0), (30, 50)] and runs[3] == [(0, 0), (50, 50)]
+    a, b, c = list(range(60)), list(range(100, 160)), list(range(200, 300))
+    prompts = [a, a[:30] + [99] * 10, b, b[:50] + [999] * 10, c, c[:90] + [9999] * 10]
+    first, near, far = passes_of(prompts, 1000)
+    assert {row.prompt for row in first.rows} == {0, 2, 4}
+    assert (near.before, near.tokens, {row.prompt for row in near.rows}) == (30, 30, {1, 3})
+    assert (far.before, far.tokens, far.rows) == (90, 10, (Row(5, 4, 90),))
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_token_of_any_prompts_has_a_slot(seed):
+def test_every_token_of_any_prompts_is_read(seed):
     rng = random.Random(seed)
     prompts: list[list[int]] = [[rng.randrange(9) for _ in range(rng.randint(1, 90))]]
     for _ in range(40):
         kept = rng.choice(prompts)[: rng.randint(0, 90)]
         prompts.append(kept + [rng.randrange(9) for _ in range(rng.randint(1, 60))])
-    passes, runs = passes_of(prompts, 300)
+    passes = passes_of(prompts, 300)
     rows = [row for one in passes for row in one.rows]
     assert sorted(row.prompt for row in rows) == list(range(len(prompts)))
     read: set[int] = set()
     for one in passes:
+        assert one.before == min(row.start for row in one.rows)
+        assert one.tokens == max(len(prompts[row.prompt]) for row in one.rows) - one.before
         for row in one.rows:
-            prompt = prompts[row.prompt]
             assert row.start == 0 or row.source in read
-            assert prompt[: row.start] == prompts[row.source][: row.start] and row.start < len(prompt)
-            slots = [
-                slot + token - begin
-                for (begin, slot), (end, _) in pairwise([*runs[row.prompt], (len(prompt), 0)])
-                for token in range(begin, end)
-            ]
-            assert slots == sorted(set(slots)) and len(slots) == len(prompt)
-            assert slots[row.start] == one.before and len(prompt) - row.start <= one.tokens
-            source = [slot + row.start - begin for begin, slot in runs[row.source] if begin < row.start]
-            assert slots[: row.start][-1:] == [slot - 1 for slot in source[-1:]]
+            assert row.start < len(prompts[row.prompt])
+            assert prompts[row.prompt][: row.start] == prompts[row.source][: row.start]
         read |= {row.prompt for row in one.rows}
-    assert sum(len(prompts[row.prompt]) - row.start for row in rows) < 0.9 * sum(map(len, prompts))
+    given = sum(len(prompts[row.prompt]) - one.before for one in passes for row in one.rows)
+    assert given < 0.95 * sum(map(len, prompts))
 
 
 def test_agreement_and_order():
