@@ -14,12 +14,13 @@ In Python: `score(item, "key_entropy", load_language_model("..."))`, or `score_a
 """
 
 import argparse
+import fcntl
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from core.artifacts import cut_broken_end, read_json, read_json_lines, sha256, write_json
 from core.errors import InputError, first_line
@@ -81,14 +82,17 @@ def score_all(
     rule = ScoringSettings(reward=reward, **options)
     for number, item in enumerate(items):
         check_item(item, f"item {number}", reward)
-    if reward == "udcg" and all(known_no_res(item, name) is not None for item in items):
-        return [with_udcg(item, name, known_no_res(item, name), rule) for item in items]
+    known = [known_no_res(item, name) if reward == "udcg" else None for item in items]
+    asked = [item for item, no_res in zip(items, known, strict=True) if no_res is None]
     entailment = load_entailment(rule.entailment, batch_tokens) if reward.startswith("delta_seper") else None
     judge = Judge(lm, rule, max_new_tokens, batch_tokens, entailment, seed)
-    scored = judge.scores([as_item(item) for item in items], [reward])
+    scored = iter(judge.scores([as_item(item) for item in asked], [reward]) if asked else [])
     made = []
-    for item, found in zip(items, scored, strict=True):
-        one = found[reward]
+    for item, no_res in zip(items, known, strict=True):
+        if no_res is not None:
+            made.append(with_udcg(with_reason(item, reward, name, None), name, no_res, rule))
+            continue
+        one = next(scored)[reward]
         item = with_reason(item, reward, name, one.error)
         if reward == "udcg" and one.error is None:
             made.append(with_udcg(item, name, one.no_res, rule))
@@ -185,10 +189,11 @@ def is_probability(value: Any) -> bool:
 
 def with_udcg(item: dict[str, Any], name: str, no_res: Sequence[float], rule: ScoringSettings) -> dict[str, Any]:
     """The item in the published tool's output format."""
-    passages = [
-        passage | {"models_info": passage.get("models_info", {}) | {name: {"no_res_prob": probability}}}
-        for passage, probability in zip(item["passages"], no_res, strict=True)
-    ]
+    passages = []
+    for passage, probability in zip(item["passages"], no_res, strict=True):
+        infos = passage.get("models_info", {})
+        info = infos.get(name, {}) | {"no_res_prob": probability}
+        passages.append(passage | {"models_info": infos | {name: info}})
     relevant = [passage["is_relevant"] for passage in passages]
     value = udcg(no_res, relevant, rule.relevant_weight, rule.irrelevant_weight, rule.normalise)
     return item | {"passages": passages, "udcg": item.get("udcg", {}) | {name: value}}
@@ -249,9 +254,52 @@ def read_items(path: Path, reward: str) -> list[dict[str, Any]]:
     return [item for _, item in items]
 
 
+def begun_with(plan: Path, part: Path) -> dict[str, Any]:
+    """With what an unfinished run was begun.
+
+    Raises:
+        InputError: nobody knows.
+    """
+    try:
+        return read_json(plan)
+    except (InputError, OSError) as error:
+        raise InputError(
+            f"{plan}, which says how {part} was made, is missing or damaged; remove {part} to start again."
+        ) from error
+
+
+def is_judged(judged: dict[str, Any], item: dict[str, Any], reward: str, model: str) -> bool:
+    """Whether a record is the item with the reward's value or its reason."""
+    if not isinstance(judged.get(reward), dict) or model not in judged[reward]:
+        return False
+    added = (reward, "errors", "models_info", "passages")
+    same = all(judged.get(key) == value for key, value in item.items() if key not in added)
+    texts = [[passage.get("text") for passage in one.get("passages", [])] for one in (judged, item)]
+    return same and texts[0] == texts[1]
+
+
+def alone(handle: IO[str], size: int, part: Path) -> None:
+    """Keep other processes from an unfinished output, as large as it was found, until the handle is closed.
+
+    Raises:
+        InputError: another process is writing it.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held = part.exists() and part.stat().st_size == size
+    except BlockingIOError:
+        held = False
+    if not held:
+        raise InputError(f"another process is writing {part}; wait for it, or name another `--output`.")
+
+
 def judge_file(arguments: argparse.Namespace) -> None:
     """Judge a file; what is done stands in `<output>.part` until the end, and `--resume` goes on from there."""
     options = {f.name: getattr(arguments, f.name) for f in fields(ScoringSettings) if hasattr(arguments, f.name)}
+    if arguments.output.is_dir():
+        raise InputError(f"--output {arguments.output}: is a folder; name a file in it.")
+    if arguments.output.exists() and not arguments.output.is_file():
+        raise InputError(f"--output {arguments.output}: is no file that can be replaced; name another.")
     reward, part = options.pop("reward"), arguments.output.with_name(arguments.output.name + ".part")
     items = read_items(arguments.input, reward)
     done: list[dict[str, Any]] = []
@@ -259,16 +307,13 @@ def judge_file(arguments: argparse.Namespace) -> None:
     asked |= {"model": arguments.model, "adapter": arguments.adapter, "dtype": arguments.dtype}
     asked |= {"input": sha256(arguments.input)}
     plan = part.with_name(part.name + ".json")
-    if arguments.output.is_dir():
-        raise InputError(f"--output {arguments.output}: is a folder; name a file in it.")
     if arguments.output.exists():
         log.warning("%s is there already and will be replaced", arguments.output)
-    if part.exists() and not part.stat().st_size:
-        part.unlink()  # a run that ended before its first item
-    if part.exists() and not arguments.resume:
+    begun = part.exists() and part.stat().st_size > 0
+    if begun and not arguments.resume:
         raise InputError(f"{part} holds an unfinished run; go on with `--resume`, or remove it.")
-    if part.exists():
-        before = read_json(plan) if plan.exists() else {}
+    if begun:
+        before = begun_with(plan, part)
         if changed := [name for name in asked if before.get(name) != asked[name]]:
             raise InputError(
                 f"{part} was begun with another `{changed[0]}` ({before.get(changed[0])!r}, now "
@@ -280,6 +325,12 @@ def judge_file(arguments: argparse.Namespace) -> None:
             raise InputError(
                 f"{part} holds {len(done)} items, {arguments.input} {len(items)}; remove it to start again."
             )
+        for number, (judged, item) in enumerate(zip(done, items, strict=False), 1):
+            if not is_judged(judged, item, reward, arguments.model):
+                raise InputError(
+                    f"{part}:{number}: is not item {number} of {arguments.input} with its `{reward}`; remove {part} "
+                    "to start again."
+                )
         log.info("utility: going on after %d finished items", len(done))
     lm = None
     needless = reward == "reciprocal_rank" or (
@@ -291,10 +342,13 @@ def judge_file(arguments: argparse.Namespace) -> None:
         lm = load_language_model(arguments.model, arguments.adapter, arguments.dtype, device=arguments.device)
         check_room(lm, arguments.max_new_tokens, "--max_new_tokens")
     part.parent.mkdir(parents=True, exist_ok=True)
-    write_json(plan, asked)
+    size = part.stat().st_size if part.exists() else 0
     with part.open("a", encoding="utf-8") as handle, Progress("utility", len(items), "items") as progress:
+        alone(handle, size, part)
+        write_json(plan, asked)
         progress.advance(len(done))
-        starts = range(len(done) // BATCH * BATCH, len(items), BATCH)  # whole batches give the same digits
+        first = len(done) // BATCH * BATCH if len(done) < len(items) else len(items)
+        starts = range(first, len(items), BATCH)  # whole batches give the same digits
 
         def judge(start: int) -> list[dict[str, Any]]:
             return score_all(
@@ -302,12 +356,18 @@ def judge_file(arguments: argparse.Namespace) -> None:
                 arguments.batch_tokens, arguments.seed, **options,
             )  # fmt: skip
 
-        for start, made in zip(starts, map_on_cores(judge, starts, cores(lm.device.type) if lm else 1), strict=True):
-            made = made[max(0, len(done) - start) :]
-            handle.writelines(json.dumps(item, ensure_ascii=False, allow_nan=False) + "\n" for item in made)
-            handle.flush()
-            done += made
-            progress.advance(len(made))
+        try:
+            workers = cores(lm.device.type) if lm else 1
+            for start, made in zip(starts, map_on_cores(judge, starts, workers), strict=True):
+                made = made[max(0, len(done) - start) :]
+                handle.writelines(json.dumps(item, ensure_ascii=False, allow_nan=False) + "\n" for item in made)
+                handle.flush()
+                done += made
+                progress.advance(len(made))
+        finally:
+            if not done:  # nothing to go on with
+                part.unlink()
+                plan.unlink()
     if arguments.output.suffix == ".json":
         write_json(arguments.output, done)
         part.unlink()

@@ -1,6 +1,8 @@
 """`python -m scoring.utility` as a user runs it."""
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 import time
@@ -55,6 +57,7 @@ def test_a_run_that_was_stopped_goes_on(random_llama, tmp_path):
     words = ["--model", random_llama, "--input", tmp_path / "in.jsonl", "--max_new_tokens", "4"]
     run(*words, "--output", tmp_path / "whole.jsonl")
     whole = (tmp_path / "whole.jsonl").read_text()
+    lines = whole.splitlines(keepends=True)
     part = tmp_path / "again.jsonl.part"
     command = [sys.executable, "-m", "scoring.utility", *map(str, words), "--output", str(tmp_path / "again.jsonl")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -62,7 +65,7 @@ def test_a_run_that_was_stopped_goes_on(random_llama, tmp_path):
             assert process.poll() is None
             time.sleep(0.005)
         process.kill()
-    assert part.exists()
+    begun = part.with_name(part.name + ".json").read_text()
     with part.open("a") as handle:
         handle.write('{"broken')
     assert "--resume" in run(*words, "--output", tmp_path / "again.jsonl", ok=False)
@@ -72,7 +75,15 @@ def test_a_run_that_was_stopped_goes_on(random_llama, tmp_path):
     assert "begun with another `dtype`" in said
     run(*words, "--output", tmp_path / "again.jsonl", "--resume")
     assert (tmp_path / "again.jsonl").read_text() == whole and not part.exists()
-    first = json.loads(whole.splitlines()[0])
+    plan = part.with_name(part.name + ".json")
+    for text in (whole, lines[0] + '{"a": 1}\n', lines[0] + lines[0]):
+        plan.write_text(begun), part.write_text(text)
+        said = run(*words, "--output", tmp_path / "again.jsonl", "--resume", ok=text == whole)
+        assert text == whole or "part:2: is not item 2" in said
+        assert (tmp_path / "again.jsonl").read_text() == whole
+    plan.write_text("{")
+    assert "missing or damaged; remove" in run(*words, "--output", tmp_path / "again.jsonl", "--resume", ok=False)
+    first = json.loads(lines[0])
     record = first["models_info"][str(random_llama)]
     assert {"text", "H_0", "H_D", "logp_0", "logp_D", "key"} == record["tokens"][0].keys()
     key = [token["H_0"] - token["H_D"] for token in record["tokens"] if token["key"]]
@@ -113,6 +124,29 @@ def test_a_reason_stays_until_its_reward_has_a_value(lm):
 def test_bad_items_are_named(lm, change, reward, expected):
     with pytest.raises(InputError, match=expected):
         score(ITEM | change, reward, lm)
+
+
+def test_an_item_that_knows_its_probabilities_is_not_judged_beside_one_that_does_not(lm):
+    known = ITEM | {"passages": [p | {"no_res_prob": 0.2} for p in ITEM["passages"]], "errors": {"udcg": {"m": "old"}}}
+    for items in ([known, ITEM], [ITEM, known]):
+        made = dict(zip(("known", "asked") if items[0] is known else ("asked", "known"),
+                        score_all(items, "udcg", lm, name="m"), strict=True))  # fmt: skip
+        assert [made["known"]] == score_all([known], "udcg", None, name="m")
+        assert made["asked"]["udcg"]["m"] == pytest.approx(score(ITEM, "udcg", lm, name="m")["udcg"]["m"])
+        assert "errors" not in made["known"]
+
+
+def test_an_output_that_cannot_be_written_is_refused(tmp_path):
+    item = ITEM | {"passages": [passage | {"no_res_prob": 0.5} for passage in ITEM["passages"]]}
+    (tmp_path / "in.json").write_text(json.dumps(item))
+    words = ["--reward", "udcg", "--model", "m", "--input", tmp_path / "in.json", "--output"]
+    os.mkfifo(tmp_path / "pipe")
+    assert "is no file that can be replaced" in run(*words, tmp_path / "pipe", ok=False)
+    assert "is a folder" in run(*words, ".", ok=False)
+    with (tmp_path / "out.jsonl.part").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "another process is writing" in run(*words, tmp_path / "out.jsonl", ok=False)
+    run(*words, tmp_path / "out.jsonl")
 
 
 def test_a_bad_start_leaves_nothing_behind(random_llama, tmp_path):
