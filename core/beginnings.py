@@ -58,8 +58,7 @@ def passes_of(prompts: Sequence[list[int]], budget: int, share: bool = True) -> 
     passes = []
     for level in levels_of(prompts) if share else [[Row(i, i, 0) for i in range(len(prompts))]]:
         for rows in near(level):
-            least = min(row.start for row in rows)
-            new = [len(prompts[row.prompt]) - least for row in rows]
+            new = [len(prompts[row.prompt]) - rows[0].start for row in rows]
             order = sorted(range(len(rows)), key=lambda k, new=new: -new[k])
             for some in batches_by_tokens(new, budget, order, EVEN, FULL):
                 before = min(rows[k].start for k in some)
@@ -69,7 +68,7 @@ def passes_of(prompts: Sequence[list[int]], budget: int, share: bool = True) -> 
 
 
 def near(level: list[Row]) -> list[list[Row]]:
-    """Rows that share about as much with their sources, together."""
+    """Rows that share about as much with their sources, together, those that share least first."""
     groups: list[list[Row]] = []
     for row in sorted(level, key=lambda row: row.start):
         if not groups or row.start > groups[-1][0].start + NEAR:

@@ -14,15 +14,14 @@ In Python: `score(item, "key_entropy", load_language_model("..."))`, or `score_a
 """
 
 import argparse
-import fcntl
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from core.artifacts import cut_broken_end, read_json, read_json_lines, sha256, write_json
+from core.artifacts import read_json_lines, sha256, write_json
 from core.errors import InputError, first_line
 from core.records import Score
 from core.runtime import Progress, log, run_command, set_up_logging
@@ -32,6 +31,7 @@ from rewriter.conversations import ROLES
 from scoring import grogu
 from scoring.labels import NEEDS, REWARDS
 from scoring.udcg import udcg
+from scoring.unfinished import alone, begun, judged_before, plan_of
 
 if TYPE_CHECKING:
     from core.language_model import LanguageModel
@@ -254,45 +254,6 @@ def read_items(path: Path, reward: str) -> list[dict[str, Any]]:
     return [item for _, item in items]
 
 
-def begun_with(plan: Path, part: Path) -> dict[str, Any]:
-    """With what an unfinished run was begun.
-
-    Raises:
-        InputError: nobody knows.
-    """
-    try:
-        return read_json(plan)
-    except (InputError, OSError) as error:
-        raise InputError(
-            f"{plan}, which says how {part} was made, is missing or damaged; remove {part} to start again."
-        ) from error
-
-
-def is_judged(judged: dict[str, Any], item: dict[str, Any], reward: str, model: str) -> bool:
-    """Whether a record is the item with the reward's value or its reason."""
-    if not isinstance(judged.get(reward), dict) or model not in judged[reward]:
-        return False
-    added = (reward, "errors", "models_info", "passages")
-    same = all(judged.get(key) == value for key, value in item.items() if key not in added)
-    texts = [[passage.get("text") for passage in one.get("passages", [])] for one in (judged, item)]
-    return same and texts[0] == texts[1]
-
-
-def alone(handle: IO[str], size: int, part: Path) -> None:
-    """Keep other processes from an unfinished output, as large as it was found, until the handle is closed.
-
-    Raises:
-        InputError: another process is writing it.
-    """
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        held = part.exists() and part.stat().st_size == size
-    except BlockingIOError:
-        held = False
-    if not held:
-        raise InputError(f"another process is writing {part}; wait for it, or name another `--output`.")
-
-
 def judge_file(arguments: argparse.Namespace) -> None:
     """Judge a file; what is done stands in `<output>.part` until the end, and `--resume` goes on from there."""
     options = {f.name: getattr(arguments, f.name) for f in fields(ScoringSettings) if hasattr(arguments, f.name)}
@@ -302,36 +263,13 @@ def judge_file(arguments: argparse.Namespace) -> None:
         raise InputError(f"--output {arguments.output}: is no file that can be replaced; name another.")
     reward, part = options.pop("reward"), arguments.output.with_name(arguments.output.name + ".part")
     items = read_items(arguments.input, reward)
-    done: list[dict[str, Any]] = []
     asked = options | {"reward": reward, "max_new_tokens": arguments.max_new_tokens, "seed": arguments.seed}
     asked |= {"model": arguments.model, "adapter": arguments.adapter, "dtype": arguments.dtype}
     asked |= {"input": sha256(arguments.input)}
-    plan = part.with_name(part.name + ".json")
     if arguments.output.exists():
         log.warning("%s is there already and will be replaced", arguments.output)
-    begun = part.exists() and part.stat().st_size > 0
-    if begun and not arguments.resume:
-        raise InputError(f"{part} holds an unfinished run; go on with `--resume`, or remove it.")
-    if begun:
-        before = begun_with(plan, part)
-        if changed := [name for name in asked if before.get(name) != asked[name]]:
-            raise InputError(
-                f"{part} was begun with another `{changed[0]}` ({before.get(changed[0])!r}, now "
-                f"{asked[changed[0]]!r}); remove it to start again."
-            )
-        cut_broken_end(part)
-        done = [item for _, item in read_json_lines(part)]
-        if len(done) > len(items):
-            raise InputError(
-                f"{part} holds {len(done)} items, {arguments.input} {len(items)}; remove it to start again."
-            )
-        for number, (judged, item) in enumerate(zip(done, items, strict=False), 1):
-            if not is_judged(judged, item, reward, arguments.model):
-                raise InputError(
-                    f"{part}:{number}: is not item {number} of {arguments.input} with its `{reward}`; remove {part} "
-                    "to start again."
-                )
-        log.info("utility: going on after %d finished items", len(done))
+    done = judged_before(part, asked, items, arguments.input) if begun(part, arguments.resume) else []
+    size = part.stat().st_size if done else 0
     lm = None
     needless = reward == "reciprocal_rank" or (
         reward == "udcg" and all(known_no_res(item, arguments.model) is not None for item in items)
@@ -342,10 +280,9 @@ def judge_file(arguments: argparse.Namespace) -> None:
         lm = load_language_model(arguments.model, arguments.adapter, arguments.dtype, device=arguments.device)
         check_room(lm, arguments.max_new_tokens, "--max_new_tokens")
     part.parent.mkdir(parents=True, exist_ok=True)
-    size = part.stat().st_size if part.exists() else 0
     with part.open("a", encoding="utf-8") as handle, Progress("utility", len(items), "items") as progress:
         alone(handle, size, part)
-        write_json(plan, asked)
+        write_json(plan_of(part), asked)
         progress.advance(len(done))
         first = len(done) // BATCH * BATCH if len(done) < len(items) else len(items)
         starts = range(first, len(items), BATCH)  # whole batches give the same digits
@@ -367,13 +304,13 @@ def judge_file(arguments: argparse.Namespace) -> None:
         finally:
             if not done:  # nothing to go on with
                 part.unlink()
-                plan.unlink()
+                plan_of(part).unlink()
     if arguments.output.suffix == ".json":
         write_json(arguments.output, done)
         part.unlink()
     else:
         part.replace(arguments.output)
-    plan.unlink()
+    plan_of(part).unlink()
     values = [item[reward][arguments.model] for item in done]
     known = [value for value in values if value is not None]
     middle = f", mean {reward} {sum(known) / len(known):.4f}" if known else ""

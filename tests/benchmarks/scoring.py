@@ -268,7 +268,8 @@ def measure_time(case: str, reward: str, files: list[Path]) -> dict:
     items, all_items = (sum(map(len, some)) for some in (jobs, twice))
     few = some_of(jobs, PLAIN_ITEMS[case])
     middle = len(few) // 2
-    ours(lm, case, jobs[:2]), plainly(lm, case, few[:2])  # what the libraries need at their first use
+    ours(lm, case, jobs[:2])  # what the libraries need at their first use
+    plainly(lm, case, few[:2])
     rounds = []
     for number in range(ROUNDS[case]):
         operation = matrix_seconds(lm.device.type)
@@ -301,7 +302,9 @@ def measure_memory(case: str, way: str, file: Path) -> float:
     from scoring.generator import Reading, prompt_of
 
     jobs, lm, (ours, plainly) = prepared(file), model_of(case), WAYS["key_entropy"]
-    ours(lm, case, [[short := Reading((), "Who?", ())]]), plainly(lm, case, [short])  # libraries at their first use
+    short = Reading((), "Who?", ())
+    ours(lm, case, [[short]])  # in this process: what the libraries need at their first use
+    plainly(lm, case, [short])
     work, given = ours, jobs
     if way == "plain":
         readings = {reading for job in jobs for reading in job}
