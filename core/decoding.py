@@ -5,23 +5,20 @@ as they appear (nothing is kept of them), the samples of one prompt share its pa
 and its prompt alone, not on the batch it happened to be in.
 """
 
-import copy
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from core.batches import batches_by_tokens
-from core.beginnings import passes_of
+from core.guesses import Guesses
 from core.language_model import LanguageModel
-from core.workspace import workspace
+from core.reading import padded, read_prompts, rows_of
 
+GUESSED = 2  # most tokens guessed for a row in one pass
+ROOM = 2  # times the longest continuation: slots for it, wrong guesses counted in
 FACTS = (1 << 17, 1 << 26)  # numbers of a float32 copy of logits, on a CPU (what its cache holds) and on a GPU
-READ = 1024  # tokens that a CPU reads in one pass, if a row is not longer
 LOGITS = (1 << 23, 1 << 28)  # most numbers of the logits of one pass, on a CPU and on a GPU
 
 
@@ -40,11 +37,12 @@ class Decoded:
     end_logprob: float = 0.0
 
 
-Pick = Callable[[Tensor, int, Tensor], Tensor]
-"""Chooses the next tokens: (log-probabilities [rows, vocabulary], step, numbers of the rows [rows]) -> ids [rows]."""
+Pick = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Chooses the next tokens: (log-probabilities [rows, vocabulary], steps [rows], numbers of the rows [rows]) -> ids
+[rows]. A row's choice depends on these alone, not on the company it is in."""
 
 
-def greedy(logprobs: Tensor, step: int, numbers: Tensor) -> Tensor:
+def greedy(logprobs: Tensor, steps: Tensor, numbers: Tensor) -> Tensor:
     """The most likely token of each row."""
     if logprobs.device.type == "cpu" and logprobs.dtype == torch.float32:
         return torch.from_numpy(logprobs.numpy().argmax(-1))  # 14 times as fast as torch's in 150,000 columns
@@ -82,185 +80,25 @@ def facts_of(logits: Tensor, choose: Callable[[Tensor, slice], Tensor]) -> tuple
     return tokens, chosen, entropies
 
 
-class _Read(Exception):
-    """Raised when the cache has the keys and values of every layer."""
+@dataclass
+class Row:
+    """A continuation on its way: its number, the most tokens it still gets, what may follow, and what there is."""
 
+    number: int
+    left: int
+    guesses: Guesses
+    made: Decoded = field(default_factory=Decoded)
 
-class _NotANumber(Exception):
-    """Raised when rows go on from one that is not finite: a token of it that no other row has spoils them all."""
-
-
-class PromptCache(DynamicCache):
-    """A cache that, while `reading`, ends the pass as soon as its last layer is filled: what that layer goes on to
-    compute at the prompt's tokens nobody looks at."""
-
-    reading = False
-
-    def update(self, key_states, value_states, layer_idx, *args, **kwargs):
-        keys, values = super().update(key_states, value_states, layer_idx, *args, **kwargs)
-        if self.reading and layer_idx == len(self.layers) - 1:
-            before = values[:, :, : values.shape[2] - value_states.shape[2]]
-            raise _Read if before.sum(dtype=torch.float32).isfinite() else _NotANumber
-        return keys, values
-
-    def keep(self, rows: Tensor) -> None:
-        """Let go of all but some rows, in rising order."""
-        for layer in self.layers:
-            if isinstance(layer, RoomyLayer):
-                layer.keep(rows.tolist())
-            else:
-                layer.batch_select_indices(rows)
-
-
-class RoomyLayer(DynamicLayer):
-    """Keys and values in tensors with room for more tokens, which are written there; `DynamicLayer` copies all that
-    went before at every token. Prompts are read a few rows at a time, one after another: `sources` are those from
-    which the rows of a pass go on, None once all are read. Their first `before` slots are taken over.
-    """
-
-    def __init__(self, rows: int, length: int, room: int):
-        super().__init__()
-        self.all_rows, self.length, self.room = rows, length, room
-        self.read = 0
-        self.sources: list[int] | None = None
-        self.before = 0
-        self.whole: tuple[Tensor, Tensor] | None = None
-
-    def begin(self, sources: list[int], before: int) -> None:
-        """A pass over the next rows begins."""
-        self.sources, self.before = sources, before
-        if before:
-            self.show(before)
-
-    def finish(self) -> None:
-        """All rows are read."""
-        self.sources = None
-        self.show(self.length)
-
-    def show(self, length: int) -> None:
-        """Let the first `length` slots of every row be seen."""
-        self.keys, self.values = (whole[:, :, :length] for whole in self.whole)
-        self.dtype, self.device, self.is_initialized = self.keys.dtype, self.keys.device, True
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
-        both = (key_states, value_states)
-        if self.sources is not None:
-            return self._read(both)
-        start = self.get_seq_length()
-        end = start + key_states.shape[-2]
-        for whole, states in zip(self.whole, both, strict=True):
-            whole[:, :, start:end] = states
-        self.show(end)
-        return self.keys, self.values
-
-    def _read(self, both: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Keep what a pass over some rows has computed, and give what these rows look at."""
-        if self.whole is None:
-            slots = self.length + self.room
-            self.whole = tuple(workspace.take(s, self.all_rows, s.shape[1], slots, s.shape[3]) for s in both)
-        before = self.before
-        end = before + both[0].shape[2]
-        rows = slice(self.read, self.read + len(self.sources))
-        self.read = rows.stop
-        for whole, states in zip(self.whole, both, strict=True):
-            if before:
-                whole[rows, :, :before] = whole[:, :, :before].index_select(0, torch.tensor(self.sources))
-            whole[rows, :, before:end] = states
-            whole[rows, :, end : self.length] = 0
-        return tuple(whole[rows, :, :end] for whole in self.whole) if before else both
-
-    def keep(self, rows: list[int]) -> None:
-        """Let go of all but some rows, in rising order; these move together where they stand."""
-        length = self.get_seq_length()
-        for whole in self.whole:
-            for new, old in enumerate(rows):
-                if new != old:
-                    whole[new, :, :length] = whole[old, :, :length]
-        self.whole = tuple(whole[: len(rows)] for whole in self.whole)
-        self.show(length)
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        length, self.whole = self.get_seq_length(), tuple(whole[indices] for whole in self.whole)
-        self.show(length)
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        length = self.get_seq_length()
-        self.whole = tuple(whole.repeat_interleave(repeats, 0) for whole in self.whole)
-        self.show(length)
-
-
-def read_prompts(lm: LanguageModel, prompts: list[list[int]], room: int) -> tuple[PromptCache, Tensor, list[int]]:
-    """Read each prompt up to its last token, which the next pass gives together with what follows.
-
-    Rows are padded on the right: no token sees what comes after it, so the pass needs no mask and computes the lower
-    triangle alone. A model with a sliding window shorter than the rows counts its window in slots of the cache; its
-    rows are padded on the left, where the slots of a row stand together.
-
-    On a CPU a few rows are read at a time (`READ`), so that what one operation writes is still in the processor's
-    cache when the next one reads it, and what prompts have in common at their beginnings is read once; keys and values
-    of all rows then stand together for what follows.
-
-    Args:
-        lm: the model.
-        prompts: token ids of each prompt.
-        room: most tokens that will follow a prompt, its last one counted in.
-
-    Returns:
-        The cache, which of its slots hold a token of the row [batch, length], and the prompt's number in each row.
-    """
-    rows = [prompt[:-1] for prompt in prompts]
-    length = max(map(len, rows))
-    window = getattr(lm.model.config.get_text_config(), "sliding_window", None) or length
-    left = window < length
-    cache = PromptCache(config=lm.model.config)
-    plain = all(type(layer) is DynamicLayer for layer in cache.layers)
-    if left or not plain or not all(rows) or lm.device.type != "cpu":
-        mask = torch.tensor([padded([1] * len(row), length, 0, left) for row in rows], device=lm.device)
-        where = {"attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)} if left else {}
-        read_rows(lm, cache, rows, left, where)
-        return cache, mask, list(range(len(rows)))
-    try:
-        mask, order = read_in_passes(lm, cache, rows, room)
-    except _NotANumber:
-        mask, order = read_in_passes(lm, cache, rows, room, share=False)
-    return cache, mask, order
-
-
-def read_in_passes(
-    lm: LanguageModel, cache: PromptCache, rows: list[list[int]], room: int, share: bool = True
-) -> tuple[Tensor, list[int]]:
-    """Fill a cache as `passes_of` plans it; returns what `read_prompts` returns beside it."""
-    passes = passes_of(rows, READ, share)
-    order = [row.prompt for one in passes for row in one.rows]
-    place_of = {number: place for place, number in enumerate(order)}
-    length = max(map(len, rows))
-    mask = torch.tensor([padded([1] * len(rows[number]), length) for number in order])
-    workspace.begin(2 * len(cache.layers))
-    cache.layers = [RoomyLayer(len(rows), length, room) for _ in cache.layers]
-    for one in passes:
-        for layer in cache.layers:
-            layer.begin([place_of[row.source] for row in one.rows], one.before)
-        read_rows(lm, cache, [rows[row.prompt][one.before :] for row in one.rows], False, {})
-    for layer in cache.layers:
-        layer.finish()
-    return mask, order
-
-
-def read_rows(
-    lm: LanguageModel, cache: PromptCache, rows: list[list[int]], left: bool, where: dict[str, Tensor]
-) -> None:
-    """Fill a cache in one pass over rows, padded to the longest; `where` they stand and what they see, if that is not
-    all before them."""
-    length = max(map(len, rows))
-    ids = torch.tensor([padded(row, length, lm.tokenizer.pad_token_id, left) for row in rows], device=lm.device)
-    if not length:
-        return
-    cache.reading = True
-    try:
-        with suppress(_Read):
-            lm.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **where)
-    finally:
-        cache.reading = False
+    def add(self, token: int, logprob: float, entropy: float, ends: bool) -> None:
+        """The next token, or the one that ends it."""
+        self.left = 0 if ends else self.left - 1
+        if ends:
+            self.made.ended, self.made.end_logprob = True, logprob
+            return
+        self.made.ids.append(token)
+        self.made.logprobs.append(logprob)
+        self.made.entropies.append(entropy)
+        self.guesses.add(token)
 
 
 @torch.inference_mode()
@@ -268,6 +106,9 @@ def decode(
     lm: LanguageModel, prompts: list[list[int]], max_new_tokens: int, pick: Pick = greedy, samples: int = 1
 ) -> list[list[Decoded]]:
     """Continue each prompt.
+
+    A pass reads the last token of each row and a few guesses of what follows; for each guess that is what is picked, a
+    pass is saved. Slots of the cache that hold wrong ones are masked, or written again where all rows have them.
 
     Args:
         lm: the model.
@@ -279,45 +120,76 @@ def decode(
     Returns:
         `samples` sequences for each prompt.
     """
-    cache, mask, order = read_prompts(lm, prompts, max_new_tokens)
+    cache, mask, order = read_prompts(lm, prompts, ROOM * max_new_tokens)
+    slots = mask.shape[1] + ROOM * max_new_tokens
     if samples > 1:
         cache.batch_repeat_interleave(samples)
         mask = mask.repeat_interleave(samples, 0)
     position = mask.sum(-1, keepdim=True)
-    tokens = torch.tensor([prompts[i][-1] for i in order], device=lm.device).repeat_interleave(samples)
-    rows = [Decoded() for _ in range(len(prompts) * samples)]
-    numbers = [number * samples + sample for number in order for sample in range(samples)]
-    numbers = torch.tensor(numbers, device=lm.device)  # of the rows that are still in the batch
-    running = torch.ones_like(numbers, dtype=torch.bool)
-    stop = torch.tensor(lm.stop_ids, device=lm.device)
-    for step in range(max_new_tokens):
-        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], -1)
-        where = {"attention_mask": mask, "position_ids": position}
-        output = lm.model(input_ids=tokens[:, None], past_key_values=cache, use_cache=True, **where)
-        position = position + 1
-
-        def choose(logprobs: Tensor, some: slice, step: int = step, numbers: Tensor = numbers) -> Tensor:
-            return pick(logprobs, step, numbers[some])
-
-        tokens, chosen, entropies = facts_of(output.logits[:, -1], choose)
-        del output  # its logits would stand beside those of the next step
-        ends = torch.isin(tokens, stop)
-        columns = (numbers, tokens, ends, running, chosen, entropies)
-        for number, token, end, alive, logprob, entropy in zip(*(c.tolist() for c in columns), strict=True):
-            if alive and end:
-                rows[number].ended, rows[number].end_logprob = True, logprob
-            elif alive:
-                rows[number].ids.append(token)
-                rows[number].logprobs.append(logprob)
-                rows[number].entropies.append(entropy)
-        running &= ~ends
-        if not running.any():
-            break
-        if running.sum() <= 0.75 * len(running):  # let go of the rows that have ended
-            kept = running.nonzero()[:, 0]
+    rows = [Row(i * samples + sample, max_new_tokens, Guesses(prompts[i])) for i in order for sample in range(samples)]
+    made = [row.made for row in sorted(rows, key=lambda row: row.number)]
+    while longest := max(row.left for row in rows):
+        running = [k for k, row in enumerate(rows) if row.left]
+        if len(running) <= 0.75 * len(rows):  # let go of the rows that have ended
+            kept = torch.tensor(running, device=lm.device)
             cache.keep(kept)
-            numbers, tokens, mask, position, running = (t[kept] for t in (numbers, tokens, mask, position, running))
-    return [rows[i * samples : (i + 1) * samples] for i in range(len(prompts))]
+            mask, position, rows = mask[kept], position[kept], [rows[k] for k in running]
+        spare = slots - mask.shape[1] - longest if cache.goes_back else 0
+        guessed = [row.guesses.next(min(GUESSED, spare, row.left - 1)) for row in rows]
+        width = 1 + max(map(len, guessed))
+        given = [padded([row.guesses.last[-1], *some], width) for row, some in zip(rows, guessed, strict=True)]
+        columns = torch.arange(width, device=lm.device)
+        mask = torch.cat([mask, mask.new_ones(len(rows), width)], -1)
+        output = lm.model(
+            input_ids=torch.tensor(given, device=lm.device),
+            attention_mask=mask,
+            position_ids=position + columns,
+            past_key_values=cache,
+            use_cache=True,
+        )
+        right = take(output.logits, rows, guessed, lm.stop_ids, pick)
+        del output  # its logits would stand beside those of the next pass
+        wrong = width - max(right)
+        right = torch.tensor(right, device=lm.device)[:, None]
+        mask[:, -width:] = columns < right
+        position = position + right
+        if wrong:
+            cache.crop(-wrong)
+            mask = mask[:, :-wrong]
+    return [made[i * samples : (i + 1) * samples] for i in range(len(prompts))]
+
+
+def take(logits: Tensor, rows: list[Row], guessed: list[list[int]], stop: Sequence[int], pick: Pick) -> list[int]:
+    """Add to each row that goes on what a pass gives: a token, and one more after each guess that was right.
+
+    Args:
+        logits: [rows, columns, vocabulary].
+        rows: in the order of the logits.
+        guessed: the tokens in the columns after the first.
+        stop: tokens that end a row.
+        pick: chooses the tokens.
+
+    Returns:
+        Number of columns of each row whose tokens belong to it.
+    """
+    right = [0] * len(rows)
+    going = [k for k, row in enumerate(rows) if row.left]
+    for column in range(logits.shape[1]):
+        numbers = torch.tensor([rows[k].number for k in going], device=logits.device)
+        steps = torch.tensor([len(rows[k].made.ids) for k in going], device=logits.device)
+
+        def choose(logprobs: Tensor, some: slice, steps: Tensor = steps, numbers: Tensor = numbers) -> Tensor:
+            return pick(logprobs, steps[some], numbers[some])
+
+        given = logits[:, column]
+        found = facts_of(given if len(going) == len(rows) else given[going], choose)
+        for k, token, logprob, entropy in zip(going, *(facts.tolist() for facts in found), strict=True):
+            rows[k].add(token, logprob, entropy, token in stop)
+            right[k] += 1
+        going = [k for k in going if rows[k].left and guessed[k][column : column + 1] == [rows[k].guesses.last[-1]]]
+        if not going:
+            break
+    return right
 
 
 @torch.inference_mode()
@@ -361,18 +233,3 @@ def score_continuations(
     results = iter(made)
     found = {number: [next(results) for _ in continuations[number]] for number in order}
     return [found[number] for number in range(len(prompts))]
-
-
-def rows_of(cache: PromptCache, rows: list[int], number: int) -> PromptCache:
-    """Some rows of a cache that holds a number of them, as a cache of their own; the first goes on as it is."""
-    made = copy.copy(cache)
-    made.layers = [copy.copy(layer) for layer in cache.layers]
-    if rows != list(range(number)):
-        made.batch_select_indices(torch.tensor(rows, device=cache.layers[0].device))
-    return made
-
-
-def padded(row: list[int], length: int, filler: int = 0, left: bool = False) -> list[int]:
-    """The row with fillers at its end, or on its left."""
-    fillers = [filler] * (length - len(row))
-    return fillers + row if left else row + fillers

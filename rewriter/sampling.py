@@ -49,14 +49,14 @@ def sampler(noise: Tensor, temperature: float, top_p: float) -> Pick:
         top_p: the smallest set of tokens with at least this probability is kept; 1 keeps all.
     """
 
-    def pick(logprobs: Tensor, step: int, numbers: Tensor) -> Tensor:
+    def pick(logprobs: Tensor, steps: Tensor, numbers: Tensor) -> Tensor:
         probabilities = (logprobs / temperature).softmax(-1).double()
         order = None
         if top_p < 1:
             probabilities, order = probabilities.sort(-1, descending=True)
             probabilities = probabilities.masked_fill(probabilities.cumsum(-1) - probabilities >= top_p, 0.0)
         heights = probabilities.cumsum(-1)
-        wanted = noise[numbers, step, None].to(heights) * heights[:, -1:]
+        wanted = noise[numbers, steps, None].to(heights) * heights[:, -1:]
         tokens = torch.searchsorted(heights, wanted, right=True).clamp(max=heights.shape[-1] - 1)
         return (tokens if order is None else order.gather(-1, tokens))[:, 0]
 
