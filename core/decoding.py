@@ -14,9 +14,9 @@ from torch import Tensor
 from core.batches import batches_by_tokens
 from core.guesses import Guesses
 from core.language_model import LanguageModel
-from core.reading import padded, read_prompts, rows_of
+from core.reading import padded, read_prompts
 
-GUESSED = 2  # most tokens guessed for a row in one pass
+GUESSED = 3  # most tokens guessed for a row in one pass
 ROOM = 2  # times the longest continuation: slots for it, wrong guesses counted in
 FACTS = (1 << 17, 1 << 26)  # numbers of a float32 copy of logits, on a CPU (what its cache holds) and on a GPU
 LOGITS = (1 << 23, 1 << 28)  # most numbers of the logits of one pass, on a CPU and on a GPU
@@ -208,28 +208,31 @@ def score_continuations(
         alone, and of no more than `LOGITS` numbers at once.
     """
     cache, mask, order = read_prompts(lm, prompts, max(len(row) for rows in continuations for row in rows))
-    flat = [(place, row) for place, number in enumerate(order) for row in continuations[number]]
-    made = [Decoded(row) for _, row in flat]
+    made = [[Decoded(row) for row in rows] for rows in continuations]
     room = LOGITS[lm.device.type == "cuda"] // lm.model.config.get_text_config().vocab_size
-    for part in batches_by_tokens([len(row) for _, row in flat], room):
-        owners = [flat[i][0] for i in part]
-        own, before = rows_of(cache, owners, len(prompts)), mask[owners]
-        length = max(len(flat[i][1]) for i in part)
-        given = [padded([prompts[order[place]][-1], *row], length + 1) for place, row in map(flat.__getitem__, part)]
-        given = torch.tensor(given, device=lm.device)
-        there = torch.tensor([padded([1] * len(flat[i][1]), length) for i in part], device=lm.device)
-        logits = lm.model(
-            input_ids=given[:, :-1],
-            attention_mask=torch.cat([before, there], -1),
-            position_ids=before.sum(-1, keepdim=True) + torch.arange(length, device=lm.device),
-            past_key_values=own,
-            use_cache=True,
-        ).logits
-        tokens = given[:, 1:].flatten()
-        _, chosen, entropies = facts_of(logits.flatten(0, 1), lambda _, some, tokens=tokens: tokens[some])
-        for k, i in enumerate(part):
-            mine = slice(k * length, k * length + len(flat[i][1]))
-            made[i].logprobs, made[i].entropies = chosen[mine].tolist(), entropies[mine].tolist()
-    results = iter(made)
-    found = {number: [next(results) for _ in continuations[number]] for number in order}
-    return [found[number] for number in range(len(prompts))]
+    for turn in range(max(map(len, made))):  # the first of each prompt, then the second of those that have one, ...
+        rows = [place for place, number in enumerate(order) if len(made[number]) > turn]
+        if len(rows) < len(order):
+            kept = torch.tensor(rows, device=lm.device)
+            cache.keep(kept)
+            mask, order = mask[kept], [order[place] for place in rows]
+        lengths = [len(made[number][turn].ids) for number in order]
+        for part in batches_by_tokens(lengths, room, range(len(order))):
+            some, length = slice(part[0], part[-1] + 1), max(lengths[place] for place in part)
+            given = [padded([prompts[order[i]][-1], *made[order[i]][turn].ids], length + 1) for i in part]
+            given = torch.tensor(given, device=lm.device)
+            there = torch.tensor([padded([1] * lengths[i], length) for i in part], device=lm.device)
+            logits = lm.model(
+                input_ids=given[:, :-1],
+                attention_mask=torch.cat([mask[some], there], -1),
+                position_ids=mask[some].sum(-1, keepdim=True) + torch.arange(length, device=lm.device),
+                past_key_values=cache.some(some),
+                use_cache=True,
+            ).logits
+            tokens = given[:, 1:].flatten()
+            _, *facts = facts_of(logits.flatten(0, 1), lambda _, some, tokens=tokens: tokens[some])
+            logprobs, entropies = (fact.view(-1, length).tolist() for fact in facts)
+            for row, i in enumerate(part):
+                one = made[order[i]][turn]
+                one.logprobs, one.entropies = logprobs[row][: lengths[i]], entropies[row][: lengths[i]]
+    return made

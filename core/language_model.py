@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from core.artifacts import sha256
+from core.attention import use_masks_of_numbers
 from core.errors import InputError, first_line
 from core.runtime import log
 
@@ -100,6 +101,8 @@ def load_language_model(
             [{"role": "user", "content": "?"}], add_generation_prompt=True, return_dict=False
         )
         model = model.to(device).eval()
+        if not trainable:
+            use_masks_of_numbers(model)
     except LOADING_ERRORS as error:
         what = f"{name} with adapter {adapter}" if adapter else name
         raise InputError(f"the model `{what}` cannot be loaded: {first_line(error)}") from error

@@ -41,6 +41,17 @@ class PromptCache(DynamicCache):
             raise _Read if before.sum(dtype=torch.float32).isfinite() else _NotANumber
         return keys, values
 
+    def some(self, rows: slice) -> "PromptCache":
+        """Some rows, from which to go on, while this cache stays as it is."""
+        made = copy.copy(self)
+        made.layers = [copy.copy(layer) for layer in self.layers]
+        for layer in made.layers:
+            if isinstance(layer, RoomyLayer):
+                layer.select(rows)
+            else:
+                layer.batch_select_indices(torch.arange(rows.start, rows.stop))
+        return made
+
     def keep(self, rows: Tensor) -> None:
         """Let go of all but some rows, in rising order."""
         for layer in self.layers:
@@ -114,11 +125,11 @@ class RoomyLayer(DynamicLayer):
             for new, old in enumerate(rows):
                 if new != old:
                     whole[new, :, :length] = whole[old, :, :length]
-        self.whole = tuple(whole[: len(rows)] for whole in self.whole)
-        self.show(length)
+        self.select(slice(len(rows)))
 
-    def batch_select_indices(self, indices: Tensor) -> None:
-        length, self.whole = self.get_seq_length(), tuple(whole[indices] for whole in self.whole)
+    def select(self, rows: slice) -> None:
+        """See some rows alone, where they stand."""
+        length, self.whole = self.get_seq_length(), tuple(whole[rows] for whole in self.whole)
         self.show(length)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -199,15 +210,6 @@ def read_rows(
             lm.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **where)
     finally:
         cache.reading = False
-
-
-def rows_of(cache: PromptCache, rows: list[int], number: int) -> PromptCache:
-    """Some rows of a cache that holds a number of them, as a cache of their own; the first goes on as it is."""
-    made = copy.copy(cache)
-    made.layers = [copy.copy(layer) for layer in cache.layers]
-    if rows != list(range(number)):
-        made.batch_select_indices(torch.tensor(rows, device=cache.layers[0].device))
-    return made
 
 
 def padded(row: list[int], length: int, filler: int = 0, left: bool = False) -> list[int]:

@@ -152,6 +152,6 @@ def read_again(
             for number, output in zip(replies[readings[i]], outputs, strict=True):
                 found[number] = output
 
-    lengths = [len(p) * max(1, len(replies[r])) for p, r in zip(prompts, readings, strict=True)]
+    lengths = [len(ids) + max(len(wanted[i][1]) for i in replies[r]) for ids, r in zip(prompts, readings, strict=True)]
     each_batch(lm, lengths, batch_tokens, read, alike(prompts))
     return found
