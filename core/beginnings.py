@@ -14,7 +14,7 @@ SHORTEST = 16  # tokens for which a prompt waits for another
 WORTH = 0.1  # share of a prompt for which it does
 NEAR = 32  # tokens that a row reads again at most, to stand beside rows that share less
 EVEN = 0.8  # a pass ends where the next row is shorter than so much of its longest ...
-FULL = 300  # ... and the pass has so many tokens
+FULL = 600  # ... and the pass has so many tokens
 
 
 @dataclass(frozen=True)
