@@ -23,6 +23,7 @@ from scoring.references import answer_logprob, reciprocal_rank
 from scoring.udcg import udcg
 
 TOO_LONG = "a document does not fit the generator's context"
+TOO_LONG_TOGETHER = "a document with a reference answer does not fit the generator's context"
 NONE_FITS = "no document fits the generator's context"
 
 
@@ -176,7 +177,7 @@ class Judge:
             if not item.answers:
                 made.append(Score(None, error="no reference answers"))
             elif any(None in row for row in table):
-                made.append(Score(None, error=TOO_LONG))
+                made.append(Score(None, error=TOO_LONG_TOGETHER))
             else:
                 scores = item.scores or (0.0,) * len(table)
                 made.append(Score(max(answer_logprob(scores, column) for column in zip(*table, strict=True))))
