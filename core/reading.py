@@ -1,4 +1,4 @@
-"""Reading prompts: the keys and values of many, padded and shared as little as can be, ready for what follows them."""
+"""Reading prompts: the keys and values of many, padded little and what they share read once, ready for what follows."""
 
 import copy
 from contextlib import suppress
