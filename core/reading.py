@@ -1,4 +1,4 @@
-"""Reading prompts: the keys and values of many, padded little and what they share read once, ready for what follows."""
+"""Reading prompts: keys and values of many, padded little, what they share read once, ready for what follows."""
 
 import copy
 from contextlib import suppress
