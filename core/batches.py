@@ -84,7 +84,8 @@ def each_batch(
     if workers == 1 or len(batches) == 1:
         for batch in batches:
             _do(batch, lengths, work)
-        workspace.release()
+        if beside() == 1:  # a process for one core goes on to batches like these
+            workspace.release()
         return
     try:
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
