@@ -81,7 +81,7 @@ def facts_of(logits: Tensor, choose: Callable[[Tensor, slice], Tensor]) -> tuple
 
 
 @dataclass
-class Row:
+class Continuation:
     """A continuation on its way: its number, the most tokens it still gets, what may follow, and what there is."""
 
     number: int
@@ -126,7 +126,11 @@ def decode(
         cache.batch_repeat_interleave(samples)
         mask = mask.repeat_interleave(samples, 0)
     position = mask.sum(-1, keepdim=True)
-    rows = [Row(i * samples + sample, max_new_tokens, Guesses(prompts[i])) for i in order for sample in range(samples)]
+    rows = [
+        Continuation(i * samples + sample, max_new_tokens, Guesses(prompts[i]))
+        for i in order
+        for sample in range(samples)
+    ]
     made = [row.made for row in sorted(rows, key=lambda row: row.number)]
     while longest := max(row.left for row in rows):
         running = [k for k, row in enumerate(rows) if row.left]
@@ -159,7 +163,9 @@ def decode(
     return [made[i * samples : (i + 1) * samples] for i in range(len(prompts))]
 
 
-def take(logits: Tensor, rows: list[Row], guessed: list[list[int]], stop: Sequence[int], pick: Pick) -> list[int]:
+def take(
+    logits: Tensor, rows: list[Continuation], guessed: list[list[int]], stop: Sequence[int], pick: Pick
+) -> list[int]:
     """Add to each row that goes on what a pass gives: a token, and one more after each guess that was right.
 
     Args:

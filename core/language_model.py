@@ -76,9 +76,12 @@ def load_language_model(
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
+        torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f"there is no device `{device}`; take cpu, cuda or such as cuda:1.") from error
+    try:
         for part in (name, adapter or ""):
-            if part.startswith(("/", ".", "~")) and not Path(part).is_dir():
-                raise FileNotFoundError(f"there is no folder {part}")
+            check_folder(part)
         if torch.device(device).type == "meta":
             raise ValueError("the device `meta` holds no values; take cpu or cuda")
         tokenizer = load_tokenizer(name)
@@ -107,6 +110,16 @@ def load_language_model(
         what = f"{name} with adapter {adapter}" if adapter else name
         raise InputError(f"the model `{what}` cannot be loaded: {first_line(error)}") from error
     return LanguageModel(name, model, tokenizer)
+
+
+def check_folder(name: str) -> None:
+    """Make sure that a name which can only be a folder's is one; the Hub would say something else about it.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+    """
+    if name.startswith(("/", ".", "~")) and not Path(name).is_dir():
+        raise FileNotFoundError(f"there is no folder {name}")
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:

@@ -75,7 +75,8 @@ def map_on_cores(work: Callable[[S], T], items: Sequence[S], workers: int) -> It
     except BrokenProcessPool as error:
         raise InputError(
             "a process that worked on one of the cores was lost, most likely for want of memory; smaller batches "
-            "(`batch_tokens`) need less. The same command goes on from here."
+            "(`batch_tokens`) need less. What is done is kept: the same command goes on from there (with `--resume`, "
+            "if it has this flag)."
         ) from error
     finally:
         _work, _beside = map, 1

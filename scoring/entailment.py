@@ -49,15 +49,18 @@ class EntailmentModel:
         from safetensors import SafetensorError
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+        from core.language_model import check_folder
+
         self.name, self.batch_tokens = name, batch_tokens
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
+            check_folder(name)
             self.tokenizer = AutoTokenizer.from_pretrained(name)
             model = AutoModelForSequenceClassification.from_pretrained(name, use_safetensors=True)
         except (OSError, ValueError, SafetensorError) as error:
             raise InputError(
-                f"`scoring.entailment`: {name} cannot be loaded: {first_line(error)} "
-                f"Weights must be safetensors; `exact` needs no model."
+                f"the model `{name}` of `entailment` cannot be loaded: {first_line(error)}. "
+                "Weights must be safetensors; `exact` needs no model."
             ) from error
         self.model = model.to(self.device).eval()
         self.columns = columns_of(name, model.config.id2label)

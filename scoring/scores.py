@@ -168,6 +168,8 @@ def judge_of(settings: Settings, names: list[str]):
     if lm is not None:
         check_room(lm, made.max_new_tokens, "generator.max_new_tokens")
     seper = any(name.startswith("delta_seper") for name in names)
+    if seper:
+        check_room(lm, settings.scoring.sample_tokens, "scoring.sample_tokens")
     entailment = load_entailment(settings.scoring.entailment, made.batch_tokens) if seper else None
     return Judge(lm, settings.scoring, made.max_new_tokens, made.batch_tokens, entailment, settings.run.seed)
 

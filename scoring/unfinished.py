@@ -54,7 +54,10 @@ def judged_before(
             f"{part} was begun with another `{name}` ({before.get(name)!r}, now {asked[name]!r}); {remedy}."
         )
     cut_broken_end(part)
-    done = [item for _, item in read_json_lines(part)]
+    try:
+        done = [item for _, item in read_json_lines(part)]
+    except InputError as error:
+        raise InputError(f"{error} {remedy[0].upper()}{remedy[1:]}.") from error
     if len(done) > len(items):
         raise InputError(f"{part} holds {len(done)} items, {source} {len(items)}; {remedy}.")
     for number, (judged, item) in enumerate(zip(done, items, strict=False), 1):

@@ -124,10 +124,14 @@ def check_item(item: dict[str, Any], place: str, reward: str) -> None:
             raise InputError(f"{place}: passage {number} has no `text`, or it is no text.")
         score = passage.get("score", 0.0)
         if isinstance(score, bool) or not isinstance(score, int | float) or abs(score) > LARGEST_SCORE:
-            raise InputError(f"{place}: passage {number}: `score` must be a number, got {score!r:.60}.")
+            raise InputError(
+                f"{place}: passage {number}: `score` must be a number of at most 1e300, got {score!r:.60}."
+            )
         infos = passage.get("models_info", {})
         if not isinstance(infos, dict) or not all(isinstance(info, dict) for info in infos.values()):
-            raise InputError(f"{place}: passage {number}: `models_info` must hold an object for each model.")
+            raise InputError(
+                f"{place}: passage {number}: `models_info` must hold an object for each model, or be left out."
+            )
         for info in (passage, *infos.values()) if reward == "udcg" else ():
             if "no_res_prob" in info and not is_probability(info["no_res_prob"]):
                 raise InputError(
@@ -279,6 +283,8 @@ def judge_file(arguments: argparse.Namespace) -> None:
 
         lm = load_language_model(arguments.model, arguments.adapter, arguments.dtype, device=arguments.device)
         check_room(lm, arguments.max_new_tokens, "--max_new_tokens")
+        if reward.startswith("delta_seper"):
+            check_room(lm, arguments.sample_tokens, "--sample_tokens")
     part.parent.mkdir(parents=True, exist_ok=True)
     with part.open("a", encoding="utf-8") as handle, Progress("utility", len(items), "items") as progress:
         alone(handle, size, part)

@@ -81,6 +81,9 @@ def test_a_run_that_was_stopped_goes_on(random_llama, tmp_path):
         said = run(*words, "--output", tmp_path / "again.jsonl", "--resume", ok=text == whole)
         assert text == whole or "part:2: is not item 2" in said
         assert (tmp_path / "again.jsonl").read_text() == whole
+    plan.write_text(begun), part.write_text(lines[0] + "garbage\n" + lines[1])
+    said = run(*words, "--output", tmp_path / "again.jsonl", "--resume", ok=False)
+    assert "again.jsonl.part:2: " in said and "Remove" in said
     plan.write_text("{")
     assert "missing or damaged; remove" in run(*words, "--output", tmp_path / "again.jsonl", "--resume", ok=False)
     first = json.loads(lines[0])
@@ -118,6 +121,7 @@ def test_a_reason_stays_until_its_reward_has_a_value(lm):
         ({"passages": [{"text": "x", "is_relevant": True, "no_res_prob": 1.5}]}, "udcg", "from 0 to 1, got 1.5"),
         ({"answers": []}, "answer_logprob", "needs `answers`"),
         ({"history": ["hello"]}, "key_entropy", "`history` must be a list"),
+        ({"passages": [{"text": "x", "score": 10**400}]}, "key_entropy", "`score` must be a number of at most 1e300"),
         ({"errors": {"m": "a reason"}}, "key_entropy", "`errors` must hold, for each reward"),
     ],
 )
@@ -156,7 +160,11 @@ def test_a_bad_start_leaves_nothing_behind(random_llama, tmp_path):
     said = run(*words, "--output", tmp_path / "folder.jsonl", ok=False)
     assert "is a folder" in said and not (tmp_path / "folder.jsonl.part").exists()
     out = ["--output", tmp_path / "out.jsonl"]
-    run(*words, *out, "--reward", "delta_seper_soft", "--entailment", tmp_path / "nowhere", ok=False)
+    seper = ["--reward", "delta_seper_soft", "--entailment"]
+    assert "there is no folder" in run(*words, *out, *seper, tmp_path / "nowhere", ok=False)
+    said = run(*words, *out, *seper, "exact", "--sample_tokens", "1000000", ok=False)
+    assert "`--sample_tokens` must be below the context" in said
+    assert "there is no device `foo`" in run(*words, *out, "--device", "foo", ok=False)
     run(*words, *out)
     assert "out.jsonl is there already and will be replaced" in run(*words, *out)
 
