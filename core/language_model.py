@@ -82,6 +82,8 @@ def load_language_model(
     try:
         for part in (name, adapter or ""):
             check_folder(part)
+        if adapter and (Path(adapter) / "adapter/adapter_config.json").is_file():
+            raise FileNotFoundError(f"the adapter is the folder {Path(adapter) / 'adapter'}")
         if torch.device(device).type == "meta":
             raise ValueError("the device `meta` holds no values; take cpu or cuda")
         tokenizer = load_tokenizer(name)

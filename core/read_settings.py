@@ -1,5 +1,6 @@
 """Reading the settings of a run: YAML first, then flags, each key checked with its place."""
 
+import re
 import sys
 from argparse import RawDescriptionHelpFormatter
 from dataclasses import fields
@@ -84,8 +85,13 @@ class Help(RawDescriptionHelpFormatter, DefaultHelpFormatter):
     """Help whose description keeps its lines: there are commands in it."""
 
 
-def parser_of(description: str) -> ArgumentParser:
-    parser = ArgumentParser(description=description, exit_on_error=False, formatter_class=Help)
+def parser_of(description: str, usage: str = "") -> ArgumentParser:
+    parser = ArgumentParser(
+        usage=f"%(prog)s {usage}[--config FILE] [--section.key VALUE ...]",
+        description=description,
+        exit_on_error=False,
+        formatter_class=Help,
+    )
     parser.add_argument("--config", action="config", help="YAML file with the settings of one run")
     for section, kind in SECTIONS.items():
         if section in PASSED_ON:
@@ -96,13 +102,36 @@ def parser_of(description: str) -> ArgumentParser:
     return parser
 
 
-def read_settings(description: str, argv: list[str] | None = None, alone: str | None = None) -> Settings:
+KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "NoneType": "null"}
+
+
+def plainly(message: str) -> str:
+    """The parser's message about a value in words, where it is one about a value."""
+    found = re.match(r'Parser key "([\w.]+)": (.*?)(?: Given value type: .*?)? (?:Got|Given) value: (.*)$', message)
+    if not found:
+        return message
+    key, expected, value = found.groups()
+    choices = re.search(r"Literal\[(.*?)\]", expected)
+    kinds = list(dict.fromkeys(re.findall(r"<class '(\w+)'>", expected)))
+    if not choices and (not kinds or set(kinds) - set(KINDS) or "[" in expected.partition("Subtypes: [")[0]):
+        return message
+    words = choices[1].replace("'", "").split(", ") if choices else []
+    wanted = [*words, *(KINDS[kind] for kind in kinds if kind in KINDS)]
+    if words:
+        return f"`{key}` must be one of {', '.join(wanted)}, got {value}; {nearest(value, words)}"
+    return f"`{key}` must be {' or '.join(wanted)}, got {value}."
+
+
+def read_settings(
+    description: str, argv: list[str] | None = None, alone: str | None = None, usage: str = ""
+) -> Settings:
     """Settings of one run: YAML first, then flags.
 
     Args:
         description: text at the top of `--help`.
         alone: the stage, for a command that makes one stage alone.
         argv: command line without the program's name; `sys.argv[1:]` when not given.
+        usage: flags of the command beside the settings, with a blank at the end.
 
     Raises:
         InputError: a file, section, key or value is not usable; names it and the nearest right one.
@@ -117,9 +146,9 @@ def read_settings(description: str, argv: list[str] | None = None, alone: str | 
             refuse_unknown(keys_of_yaml(Path(value)))
     refuse_unknown(keys_of_flags(argv))
     try:
-        parsed = parser_of(description).parse_args(argv)
+        parsed = parser_of(description, usage).parse_args(argv)
     except Exception as error:
-        raise InputError(" ".join(str(error).split())) from error
+        raise InputError(plainly(" ".join(str(error).split()))) from error
     values = parsed.as_dict()
     settings = Settings(
         **{

@@ -96,7 +96,9 @@ def passage_of(record: dict[str, Any], place: str) -> Passage:
     for name in ("id", "text"):
         value = record.get(name)
         if not isinstance(value, str) or not value.strip():
-            what = "is missing" if value is None else f"must be a text that is not empty, got {value!r:.60}"
+            has = ", ".join(f"`{key}`" for key in list(record)[:8]) or "nothing"
+            what = f"must be a text that is not empty, got {value!r:.60}"
+            what = what if name in record else f"is missing (the record has {has:.200})"
             raise InputError(f"{place}: the field `{name}` {what}.")
     if not record["id"].isprintable():
         raise InputError(f"{place}: `id` must have no control characters, got {record['id']!r:.60}.")

@@ -76,7 +76,10 @@ def turn_of(record: dict[str, Any], place: str) -> Turn:
         if ok:
             return
         if name not in record:
-            raise InputError(f"{place}: the field `{name}` is missing; expected {expected}.")
+            has = ", ".join(f"`{key}`" for key in list(record)[:8]) or "nothing"
+            raise InputError(
+                f"{place}: the field `{name}` is missing (the record has {has:.200}); expected {expected}."
+            )
         raise InputError(f"{place}: `{name}` must be {expected}, got {short(record[name])}.")
 
     text = "a text that is not empty"

@@ -333,26 +333,59 @@ def main() -> None:
     parser.add_argument("--input", type=Path, required=True, help="items, JSON lines or a JSON list")
     parser.add_argument("--output", type=Path, required=True, help=".json writes a list, anything else JSON lines")
     parser.add_argument("--resume", action="store_true", help="go on with an unfinished run")
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument(
+        "--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="default float32"
+    )
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; the best there is when not given")
     parser.add_argument("--batch_tokens", type=int, default=16384, help="tokens per batch (default 16384)")
     parser.add_argument("--max_new_tokens", type=int, default=64, help="longest answer (default 64)")
     parser.add_argument("--seed", type=int, default=0, help="of sampled answers (default 0)")
-    parser.add_argument("--alpha", type=float, default=rule.alpha, help="GROGU: key-token threshold, nats")
-    parser.add_argument("--fallback", type=float, default=rule.fallback, help="GROGU: share taken when none is key")
-    parser.add_argument("--fallback_by", default=rule.fallback_by, choices=["ungrounded", "grounded"])
+    parser.add_argument(
+        "--alpha", type=float, default=rule.alpha, help="GROGU: key-token threshold, nats (default 0.05)"
+    )
+    parser.add_argument(
+        "--fallback", type=float, default=rule.fallback, help="GROGU: share taken when none is key (default 0.1)"
+    )
+    parser.add_argument(
+        "--fallback_by",
+        default=rule.fallback_by,
+        choices=["ungrounded", "grounded"],
+        help="GROGU: whose entropy decides that share (default ungrounded)",
+    )
     parser.add_argument("--log_ppl", action="store_true", help="GROGU: difference of mean log-likelihoods")
-    parser.add_argument("--abstention", default=rule.abstention, choices=["first_token", "sequence"], help="UDCG")
+    parser.add_argument(
+        "--abstention",
+        default=rule.abstention,
+        choices=["first_token", "sequence"],
+        help="UDCG: probability of the refusal's first token, or of all of it (default first_token)",
+    )
     parser.add_argument("--relevant_weight", type=float, default=rule.relevant_weight, help="UDCG (default 1)")
     parser.add_argument(
         "--irrelevant_weight", type=float, default=rule.irrelevant_weight, help="UDCG (default -0.333)"
     )
-    parser.add_argument("--normalise", default=rule.normalise, choices=["all", "per_class"], help="UDCG")
+    parser.add_argument(
+        "--normalise",
+        default=rule.normalise,
+        choices=["all", "per_class"],
+        help="UDCG: divide by all passages, or per class (default all)",
+    )
     parser.add_argument("--samples", type=int, default=rule.samples, help="Delta-SePer: answers per list (default 10)")
     parser.add_argument("--sample_tokens", type=int, default=rule.sample_tokens, help="Delta-SePer: longest sample")
-    parser.add_argument("--kernel", default=rule.kernel, choices=["bidirectional_max", "response_entails"])
-    parser.add_argument("--aggregate", default=rule.aggregate, choices=["max", "mean"], help="Delta-SePer")
-    parser.add_argument("--clusters", default=rule.clusters, choices=["strict", "loose"], help="Delta-SePer, hard")
+    parser.add_argument(
+        "--kernel",
+        default=rule.kernel,
+        choices=["bidirectional_max", "response_entails"],
+        help="Delta-SePer, soft: the larger of both entailments, or that of the reference by the sample",
+    )
+    parser.add_argument(
+        "--aggregate", default=rule.aggregate, choices=["max", "mean"], help="Delta-SePer: over the references"
+    )
+    parser.add_argument(
+        "--clusters",
+        default=rule.clusters,
+        choices=["strict", "loose"],
+        help="Delta-SePer, hard: entailment both ways, or no contradiction and not both neutral",
+    )
     parser.add_argument("--entailment", default=rule.entailment, help=f"model or `exact` (default {rule.entailment})")
     arguments = parser.parse_args()
     for name in ("batch_tokens", "max_new_tokens", "samples", "sample_tokens"):

@@ -241,22 +241,33 @@ def plot_of(made: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, help="settings of a run: generator, retrieval, scoring, data")
+    parser = argparse.ArgumentParser(
+        usage="%(prog)s (--config FILE [--section.key VALUE ...] | --input FILE --model NAME) --output FOLDER ...",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        help="settings of a run: generator, retrieval, scoring, data; any is overridden as in train/dpo.py",
+    )
     parser.add_argument("--input", type=Path, help="items with `is_relevant`, instead of turns and a collection")
     parser.add_argument("--model", help="the generator, with --input")
     parser.add_argument("--entailment", help="entailment model of Delta-SePer, or `exact`")
     parser.add_argument("--rewards", nargs="+", choices=REWARDS, help="default: all but those of Delta-SePer")
     parser.add_argument("--output", type=Path, required=True, help="folder for validity.json, .md and .svg")
-    parser.add_argument("--limit", type=int, help="use the first N turns or items")
+    parser.add_argument("--limit", type=int, help="use the first N turns or items; default all")
     parser.add_argument("--seed", type=int, default=0, help="of the lists (default 0)")
-    arguments = parser.parse_args()
+    arguments, arguments.settings = parser.parse_known_args()
     if bool(arguments.config) == bool(arguments.input):
         raise InputError("give `--config` (turns and a collection) or `--input` (items), one of them.")
     if arguments.limit is not None and arguments.limit < 1:
         raise InputError(f"`--limit` must be at least 1, got {arguments.limit}.")
     if arguments.input and not arguments.model:
         raise InputError("`--input` needs `--model`.")
+    if arguments.input and arguments.settings:
+        raise InputError(f"`{arguments.settings[0]}` is not known beside `--input`; settings go with `--config`.")
     set_up_logging()
     check_generator(arguments)
 
@@ -273,7 +284,7 @@ def check_generator(arguments: argparse.Namespace) -> None:
         questions, rule, generator = questions_of_items(items), ScoringSettings(), GeneratorSettings()
         model: tuple[str, str | None] = (arguments.model, None)
     else:
-        settings = read_settings("", ["--config", str(arguments.config)])
+        settings = read_settings("", ["--config", str(arguments.config), *arguments.settings])
         rule, generator, model = settings.scoring, settings.generator, generator_model(settings)
         questions = questions_of(*labelled(settings, arguments.limit), settings, arguments.seed)
     try:

@@ -1,11 +1,13 @@
 """Several rewards in one go: the same candidates and rankings, then scores, pairs, training and evaluation for each.
 
-    python -m train.compare --rewards key_entropy udcg reciprocal_rank --config configs/quickstart.yaml
-    python -m train.compare --rewards delta_seper_soft --config configs/quickstart.yaml --scoring.entailment exact
+    python -m train.compare --rewards key_entropy udcg reciprocal_rank --config configs/quickstart.yaml \\
+        --run.dir runs/rewards --run.limit 300
+    python -m train.compare --rewards delta_seper_soft --config configs/quickstart.yaml --run.dir runs/rewards \\
+        --run.limit 300 --scoring.entailment exact
 
 Writes a whole run for each reward in `<run>/rewards/<reward>`, and `<run>/rewards/table.md`. Stopped at any moment,
-the same command goes on. `--rewards NAME...` takes any value of `scoring.reward`; all other flags are those of
-train/dpo.py:
+the same command goes on. `--rewards NAME...` takes any value of `scoring.reward`. Each reward trains and evaluates
+anew, as long as a run does; `--run.limit N` takes the first N turns. All other flags are those of train/dpo.py:
 """
 
 import argparse
@@ -86,7 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--rewards", nargs="+")
     own, rest = parser.parse_known_args(sys.argv[1:])
-    settings = read_settings(__doc__, rest)
+    settings = read_settings(__doc__, rest, usage="--rewards NAME ... ")
     if not own.rewards:
         raise InputError(f"name the rewards: `--rewards key_entropy udcg`; known: {', '.join(REWARDS)}.")
     for name in ("until", "redo_from"):
