@@ -78,10 +78,10 @@ def prompts_that_fit(
     Returns:
         Token ids and number of parts left out, for each prompt; longer than the context where nothing helps.
     """
-    found = []
+    found, context = [], lm.context
     for ids, chat in zip(chat_ids(lm.tokenizer, [chat(0) for chat in chats]), chats, strict=True):
         cut = 0
-        while len(ids) + room > lm.context and (shorter := chat(cut + 1)) is not None:
+        while len(ids) + room > context and (shorter := chat(cut + 1)) is not None:
             ids, cut = chat_ids(lm.tokenizer, [shorter])[0], cut + 1
         found.append((ids, cut))
     return found

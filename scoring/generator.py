@@ -100,7 +100,8 @@ def answer_all(
             grounded[i] = outputs[0]
 
     lengths = [len(prompt) + max_new_tokens for prompt in prompts]
-    short = [i for i, length in enumerate(lengths) if length <= lm.context]
+    context = lm.context
+    short = [i for i, length in enumerate(lengths) if length <= context]
     order = alike([prompts[i] for i in short])
     each_batch(lm, [lengths[i] for i in short], batch_tokens, lambda batch: answer([short[i] for i in batch]), order)
     bare = [Reading(reading.history, reading.question, ()) for reading in distinct]
@@ -138,10 +139,10 @@ def read_again(
     replies: dict[Reading, list[int]] = {}
     for number, (reading, _) in enumerate(wanted):
         replies.setdefault(reading, []).append(number)
-    readings, prompts = [], []
+    readings, prompts, context = [], [], lm.context
     found: list[Decoded | None] = [None] * len(wanted)
     for reading, (ids, cut) in zip(replies, prompts_of(lm, list(replies), room), strict=True):
-        replies[reading] = [i for i in replies[reading] if not cut and len(ids) + len(wanted[i][1]) <= lm.context]
+        replies[reading] = [i for i in replies[reading] if not cut and len(ids) + len(wanted[i][1]) <= context]
         if replies[reading]:
             readings.append(reading)
             prompts.append(ids)
