@@ -26,3 +26,8 @@ def nearest(name: str, known: list[str]) -> str:
     """The end of an error message: the closest known name, or all of them."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean `{close[0]}`?" if close else f"known: {', '.join(known)}."
+
+
+def fields_of(record: dict) -> str:
+    """For an error message: the first fields that a record has."""
+    return f"{', '.join(f'`{key}`' for key in list(record)[:8]) or 'none':.200}"

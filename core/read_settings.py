@@ -113,7 +113,7 @@ def plainly(message: str) -> str:
     key, expected, value = found.groups()
     choices = re.search(r"Literal\[(.*?)\]", expected)
     kinds = list(dict.fromkeys(re.findall(r"<class '(\w+)'>", expected)))
-    if not choices and (not kinds or set(kinds) - set(KINDS) or "[" in expected.partition("Subtypes: [")[0]):
+    if set(kinds) - set(KINDS) or not (choices or kinds):
         return message
     words = choices[1].replace("'", "").split(", ") if choices else []
     wanted = [*words, *(KINDS[kind] for kind in kinds if kind in KINDS)]

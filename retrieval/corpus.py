@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from core.artifacts import json_object
-from core.errors import InputError, first_line
+from core.errors import InputError, fields_of, first_line
 from core.inputs import is_hub_name
 from core.records import Passage
 from core.runtime import log
@@ -96,9 +96,8 @@ def passage_of(record: dict[str, Any], place: str) -> Passage:
     for name in ("id", "text"):
         value = record.get(name)
         if not isinstance(value, str) or not value.strip():
-            has = ", ".join(f"`{key}`" for key in list(record)[:8]) or "nothing"
             what = f"must be a text that is not empty, got {value!r:.60}"
-            what = what if name in record else f"is missing (the record has {has:.200})"
+            what = what if name in record else f"is missing (there are: {fields_of(record)})"
             raise InputError(f"{place}: the field `{name}` {what}.")
     if not record["id"].isprintable():
         raise InputError(f"{place}: `id` must have no control characters, got {record['id']!r:.60}.")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from core.artifacts import read_json_lines, sha256
-from core.errors import InputError, short
+from core.errors import InputError, fields_of, short
 from core.inputs import data_file, qrels_file
 from core.records import Turn
 from core.settings import Settings
@@ -76,10 +76,8 @@ def turn_of(record: dict[str, Any], place: str) -> Turn:
         if ok:
             return
         if name not in record:
-            has = ", ".join(f"`{key}`" for key in list(record)[:8]) or "nothing"
-            raise InputError(
-                f"{place}: the field `{name}` is missing (the record has {has:.200}); expected {expected}."
-            )
+            there = fields_of(record)
+            raise InputError(f"{place}: the field `{name}` is missing (there are: {there}); expected {expected}.")
         raise InputError(f"{place}: `{name}` must be {expected}, got {short(record[name])}.")
 
     text = "a text that is not empty"

@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from core.artifacts import read_json_lines, sha256, write_json
 from core.errors import InputError, first_line
@@ -37,6 +37,20 @@ if TYPE_CHECKING:
     from core.language_model import LanguageModel
 
 LARGEST_SCORE = 1e300  # of a retriever
+OPTIONS = {  # settings of the rewards
+    "alpha": "GROGU: key-token threshold, nats",
+    "fallback": "GROGU: share taken when none is key",
+    "fallback_by": "GROGU: whose entropy decides that share",
+    "abstention": "UDCG: probability of the refusal's first token, or of all of it",
+    "relevant_weight": "UDCG: of a relevant passage",
+    "irrelevant_weight": "UDCG: of another passage",
+    "normalise": "UDCG: divide by all passages, or per class",
+    "samples": "Delta-SePer: answers per list",
+    "sample_tokens": "Delta-SePer: longest sample",
+    "kernel": "Delta-SePer, soft: the larger of both entailments, or that of the reference by the sample",
+    "aggregate": "Delta-SePer: over the references",
+    "clusters": "Delta-SePer, hard: entailment both ways, or no contradiction and not both neutral",
+}
 BATCH = 64  # items that are judged together and written at once
 
 
@@ -340,52 +354,12 @@ def main() -> None:
     parser.add_argument("--batch_tokens", type=int, default=16384, help="tokens per batch (default 16384)")
     parser.add_argument("--max_new_tokens", type=int, default=64, help="longest answer (default 64)")
     parser.add_argument("--seed", type=int, default=0, help="of sampled answers (default 0)")
-    parser.add_argument(
-        "--alpha", type=float, default=rule.alpha, help="GROGU: key-token threshold, nats (default 0.05)"
-    )
-    parser.add_argument(
-        "--fallback", type=float, default=rule.fallback, help="GROGU: share taken when none is key (default 0.1)"
-    )
-    parser.add_argument(
-        "--fallback_by",
-        default=rule.fallback_by,
-        choices=["ungrounded", "grounded"],
-        help="GROGU: whose entropy decides that share (default ungrounded)",
-    )
     parser.add_argument("--log_ppl", action="store_true", help="GROGU: difference of mean log-likelihoods")
-    parser.add_argument(
-        "--abstention",
-        default=rule.abstention,
-        choices=["first_token", "sequence"],
-        help="UDCG: probability of the refusal's first token, or of all of it (default first_token)",
-    )
-    parser.add_argument("--relevant_weight", type=float, default=rule.relevant_weight, help="UDCG (default 1)")
-    parser.add_argument(
-        "--irrelevant_weight", type=float, default=rule.irrelevant_weight, help="UDCG (default -0.333)"
-    )
-    parser.add_argument(
-        "--normalise",
-        default=rule.normalise,
-        choices=["all", "per_class"],
-        help="UDCG: divide by all passages, or per class (default all)",
-    )
-    parser.add_argument("--samples", type=int, default=rule.samples, help="Delta-SePer: answers per list (default 10)")
-    parser.add_argument("--sample_tokens", type=int, default=rule.sample_tokens, help="Delta-SePer: longest sample")
-    parser.add_argument(
-        "--kernel",
-        default=rule.kernel,
-        choices=["bidirectional_max", "response_entails"],
-        help="Delta-SePer, soft: the larger of both entailments, or that of the reference by the sample",
-    )
-    parser.add_argument(
-        "--aggregate", default=rule.aggregate, choices=["max", "mean"], help="Delta-SePer: over the references"
-    )
-    parser.add_argument(
-        "--clusters",
-        default=rule.clusters,
-        choices=["strict", "loose"],
-        help="Delta-SePer, hard: entailment both ways, or no contradiction and not both neutral",
-    )
+    kinds = get_type_hints(ScoringSettings)
+    for name, text in OPTIONS.items():
+        value, choices = getattr(rule, name), get_args(kinds[name])
+        how = {"choices": choices} if choices else {"type": kinds[name]}
+        parser.add_argument(f"--{name}", default=value, help=f"{text} (default {value})", **how)
     parser.add_argument("--entailment", default=rule.entailment, help=f"model or `exact` (default {rule.entailment})")
     arguments = parser.parse_args()
     for name in ("batch_tokens", "max_new_tokens", "samples", "sample_tokens"):

@@ -37,7 +37,7 @@ def test_limit_reads_the_first(tmp_path):
 @pytest.mark.parametrize(
     ("records", "expected"),
     [
-        ([{"id": "a", "history": []}], ":1: the field `question` is missing"),
+        ([{"id": "a", "history": []}], r":1: the field `question` is missing \(there are: `id`, `history`\)"),
         ([TURN | {"question": " "}], ":1: `question` must be a text that is not empty"),
         ([TURN | {"history": "no"}], ":1: `history` must be a list"),
         ([TURN | {"history": [{"role": "bot", "content": "x"}]}], ":1: `history` must be a list of"),

@@ -82,6 +82,9 @@ def test_flags_override_yaml():
             "`retrieval.bm25_variant: okapi` is for",
         ),
         (["--config", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
+        (["--run.until=score"], "`run.until` must be one of candidates, rankings,"),
+        (["--run.until=score"], "got score; did you mean `scores`?"),
+        (["--run.limit=x"], "`run.limit` must be a whole number or null, got x."),
     ],
 )
 def test_mistakes_are_named(flags, expected):
