@@ -23,8 +23,8 @@ def mask_of_numbers(*given, dtype: torch.dtype = torch.float32, **how) -> Tensor
 
 
 def use_masks_of_numbers(model: PreTrainedModel) -> None:
-    """Let a model on a CPU that uses Torch's attention be given such masks."""
-    if model.device.type == "cpu" and model.config.get_text_config()._attn_implementation == "sdpa":
+    """Let a model that uses Torch's attention be given such masks."""
+    if model.config.get_text_config()._attn_implementation == "sdpa":
         AttentionInterface.register(NAME, sdpa_attention_forward)
         AttentionMaskInterface.register(NAME, mask_of_numbers)
         model.set_attn_implementation(NAME)

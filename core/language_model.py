@@ -10,8 +10,8 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from core.artifacts import sha256
-from core.attention import use_masks_of_numbers
 from core.errors import InputError, first_line
+from core.parts import fit_to_cpu
 from core.runtime import log
 
 # For a tokenizer without a chat template; a completion begins with a blank, so that prompts stay prefixes.
@@ -107,7 +107,7 @@ def load_language_model(
         )
         model = model.to(device).eval()
         if not trainable:
-            use_masks_of_numbers(model)
+            fit_to_cpu(model)
     except LOADING_ERRORS as error:
         what = f"{name} with adapter {adapter}" if adapter else name
         raise InputError(f"the model `{what}` cannot be loaded: {first_line(error)}") from error

@@ -112,8 +112,8 @@ class RoomyLayer(DynamicLayer):
         rows = slice(self.read, self.read + len(self.sources))
         self.read = rows.stop
         for whole, states in zip(self.whole, both, strict=True):
-            if before:
-                whole[rows, :, :before] = whole[:, :, :before].index_select(0, torch.tensor(self.sources))
+            for row, source in enumerate(self.sources if before else [], rows.start):
+                whole[row, :, :before] = whole[source, :, :before]
             whole[rows, :, before:end] = states
             whole[rows, :, end : self.length] = 0
         return tuple(whole[rows, :, :end] for whole in self.whole) if before else both

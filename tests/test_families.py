@@ -1,6 +1,9 @@
 """The fast passes equal the plain oracle on every family of models, made small and random from their configs."""
 
+import copy
 import math
+import sys
+from functools import cache
 
 import pytest
 import torch
@@ -21,6 +24,7 @@ from transformers import (
 
 from core.chat import reply_ids
 from core.language_model import PLAIN_TEMPLATE, LanguageModel
+from core.parts import fit_to_cpu, rotary
 from core.settings import ScoringSettings
 from scoring.entailment import load_entailment
 from scoring.generator import Reading, answer_all, prompt_of
@@ -52,12 +56,17 @@ READINGS = [
 ]
 
 
+@cache
+def tokenizer_of_600():
+    return make_tokenizer(0, size=600, episodes=60)
+
+
 def family(kind: str, dtype: torch.dtype = torch.float32, seed: int = 3) -> LanguageModel:
     """A random model with a tokenizer that adds a BOS by itself, as Llama's and Gemma's do."""
     from tokenizers import processors
 
     model_class, config_class, sizes, template = FAMILIES[kind]
-    tokenizer = make_tokenizer(0, size=600, episodes=60)
+    tokenizer = copy.deepcopy(tokenizer_of_600())
     tokenizer.add_special_tokens({"bos_token": "<s>"})
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", tokenizer.bos_token_id)]
@@ -75,13 +84,16 @@ def family(kind: str, dtype: torch.dtype = torch.float32, seed: int = 3) -> Lang
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def small(request):
-    return family(request.param)
+    """A model changed as `load_language_model` changes it on a CPU; the oracle has one that is not."""
+    lm = family(request.param)
+    fit_to_cpu(lm.model)
+    return lm
 
 
 def test_equals_the_oracle_alone_and_together(small):
-    fast = answer_all(small, READINGS, 8, 250)
+    fast, untouched = answer_all(small, READINGS, 8, 250), family(small.name)
     for reading, made in zip(READINGS, fast, strict=True):
-        plain = plain_scores(small, reading, 8)
+        plain = plain_scores(untouched, reading, 8)
         alone = answer_all(small, [reading], 8, 1)[0]
         assert made.stats.tokens == plain.tokens == alone.stats.tokens and plain.tokens
         for column in ("h0", "hd", "logp0", "logpd"):
@@ -97,12 +109,31 @@ def test_one_bos_at_most_and_the_question_is_there(small):
         assert reading.question in text and all(document in text for document in reading.documents)
 
 
+def test_parts_take_the_place_of_those_with_the_same_text(small):
+    changed = {type(module).__name__ for module in small.model.modules() if "forward" in vars(module)}
+    of_llama = {"RMSNorm", "MLP"}
+    wanted = {"llama": of_llama, "qwen2": of_llama, "qwen3": of_llama, "mistral": of_llama, "gemma2": {"MLP"}}
+    assert {name.lower() for name in changed} == {small.name + part.lower() for part in wanted.get(small.name, ())}
+    home = sys.modules[type(small.model).__module__]
+    assert small.name not in wanted or home.apply_rotary_pos_emb is rotary
+
+
+def test_logits_are_the_same_with_parts_and_trained_weights_have_their_gradients(small):
+    untouched, ids = family(small.name), torch.arange(1, 40)[None]
+    plain = untouched.model(ids).logits
+    with torch.inference_mode():
+        assert torch.allclose(small.model(ids).logits, plain, atol=1e-4)
+    plain.logsumexp(-1).sum().backward()
+    assert all(weight.grad.isfinite().all() for weight in untouched.model.parameters())
+
+
 def test_udcg_equals_the_published_way(small):
     items = [Item(reading, tuple(i == 0 for i in range(len(reading.documents)))) for reading in READINGS]
+    untouched = family(small.name)
     for abstention in ("first_token", "sequence"):
         judge = Judge(small, ScoringSettings(reward="udcg", abstention=abstention), 8, 250)
         for item, found in zip(items, judge.scores(items, ["udcg"]), strict=True):
-            plain = plain_no_res(small, item.reading, reply_ids(small, "NO-RESPONSE"), abstention)
+            plain = plain_no_res(untouched, item.reading, reply_ids(small, "NO-RESPONSE"), abstention)
             assert found["udcg"].no_res == pytest.approx(plain, rel=1e-3, abs=1e-9)
 
 

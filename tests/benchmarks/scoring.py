@@ -88,6 +88,7 @@ def model_of(case: str):
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     from core.language_model import LanguageModel, load_language_model
+    from core.parts import fit_to_cpu
 
     tiny = load_language_model(str(ROOT / "configs/tiny-model"))
     if case == "a":
@@ -103,6 +104,7 @@ def model_of(case: str):
     model = Qwen2ForCausalLM(config)
     if case == "c":
         model = model.to("cuda", torch.bfloat16)
+    fit_to_cpu(model)
     return LanguageModel(case, model.eval(), tiny.tokenizer)
 
 
