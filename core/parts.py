@@ -36,7 +36,8 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 
 
 def norm(self: nn.Module, hidden_states: Tensor) -> Tensor:
     """`LlamaRMSNorm.forward` in float32."""
-    scale = hidden_states.square().mean(-1, keepdim=True).add_(self.variance_epsilon).rsqrt_()
+    square = torch.linalg.vector_norm(hidden_states, dim=-1, keepdim=True).square_()
+    scale = square.div_(hidden_states.shape[-1]).add_(self.variance_epsilon).rsqrt_()
     return (hidden_states * scale).mul_(self.weight)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from core.attention import keys_at_once
 from core.beginnings import passes_of
 from core.language_model import LanguageModel
 from core.workspace import workspace
@@ -37,7 +38,7 @@ class PromptCache(DynamicCache):
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         keys, values = super().update(key_states, value_states, layer_idx, *args, **kwargs)
         if self.reading and layer_idx == len(self.layers) - 1:
-            before = values[:, :, : values.shape[2] - value_states.shape[2]]
+            before = values[:, :, : getattr(self.layers[layer_idx], "before", 0)]
             raise _Read if before.sum(dtype=torch.float32).isfinite() else _NotANumber
         return keys, values
 
@@ -64,12 +65,13 @@ class PromptCache(DynamicCache):
 class RoomyLayer(DynamicLayer):
     """Keys and values in tensors with room for more tokens, which are written there; `DynamicLayer` copies all that
     went before at every token. Prompts are read a few rows at a time, one after another: `sources` are those from
-    which the rows of a pass go on, None once all are read. Their first `before` slots are taken over.
+    which the rows of a pass go on, None once all are read. Their first `before` slots are taken over. A pass sees a
+    multiple of `multiple` slots, those after its tokens masked.
     """
 
-    def __init__(self, rows: int, length: int, room: int):
+    def __init__(self, rows: int, length: int, room: int, multiple: int):
         super().__init__()
-        self.all_rows, self.length, self.room = rows, length, room
+        self.all_rows, self.length, self.room, self.multiple = rows, length, room, multiple
         self.read = 0
         self.sources: list[int] | None = None
         self.before = 0
@@ -91,6 +93,13 @@ class RoomyLayer(DynamicLayer):
         self.keys, self.values = (whole[:, :, :length] for whole in self.whole)
         self.dtype, self.device, self.is_initialized = self.keys.dtype, self.keys.device, True
 
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.seen(self.get_seq_length() + query_length, query_length), 0
+
+    def seen(self, end: int, tokens: int) -> int:
+        """Slots that a pass of so many tokens up to `end` sees; one token gets no mask that could hide more."""
+        return end if self.sources is None or tokens == 1 else up_to(end, self.multiple)
+
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
         both = (key_states, value_states)
         if self.sources is not None:
@@ -107,8 +116,8 @@ class RoomyLayer(DynamicLayer):
         if self.whole is None:
             slots = self.length + self.room
             self.whole = tuple(workspace.take(s, self.all_rows, s.shape[1], slots, s.shape[3]) for s in both)
-        before = self.before
-        end = before + both[0].shape[2]
+        before, tokens = self.before, both[0].shape[2]
+        end = before + tokens
         rows = slice(self.read, self.read + len(self.sources))
         self.read = rows.stop
         for whole, states in zip(self.whole, both, strict=True):
@@ -116,7 +125,7 @@ class RoomyLayer(DynamicLayer):
                 whole[row, :, :before] = whole[source, :, :before]
             whole[rows, :, before:end] = states
             whole[rows, :, end : self.length] = 0
-        return tuple(whole[rows, :, :end] for whole in self.whole) if before else both
+        return tuple(whole[rows, :, : self.seen(end, tokens)] for whole in self.whole)
 
     def keep(self, rows: list[int]) -> None:
         """Let go of all but some rows, in rising order; these move together where they stand."""
@@ -182,10 +191,11 @@ def read_in_passes(
     passes = passes_of(rows, READ, share)
     order = [row.prompt for one in passes for row in one.rows]
     place_of = {number: place for place, number in enumerate(order)}
-    length = max(map(len, rows))
+    multiple = keys_at_once(lm.model)
+    length = up_to(max(map(len, rows)), multiple)
     mask = torch.tensor([padded([1] * len(rows[number]), length) for number in order])
     workspace.begin(2 * len(cache.layers))
-    cache.layers = [RoomyLayer(len(rows), length, room) for _ in cache.layers]
+    cache.layers = [RoomyLayer(len(rows), length, room, multiple) for _ in cache.layers]
     for one in passes:
         for layer in cache.layers:
             layer.begin([place_of[row.source] for row in one.rows], one.before)
@@ -210,6 +220,11 @@ def read_rows(
             lm.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **where)
     finally:
         cache.reading = False
+
+
+def up_to(length: int, multiple: int) -> int:
+    """The least multiple that is not below a length."""
+    return -(-length // multiple) * multiple
 
 
 def padded(row: list[int], length: int, filler: int = 0, left: bool = False) -> list[int]:

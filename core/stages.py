@@ -11,7 +11,7 @@ from core.artifacts import Stage, hold, in_batches
 from core.errors import InputError
 from core.runtime import Progress, log, process, wait_for_all
 
-LEAST = 4  # items of a batch, while every worker gets as many
+LEAST = 8  # items of a batch, if every worker gets as many
 
 
 def carry_out(
@@ -84,17 +84,17 @@ def shared_out(items: list[Any], size: int, workers: int = 1) -> list[list[Any]]
     Args:
         items: what there is.
         size: most items of a batch.
-        workers: that will take one batch after another. Where there are several, a batch is at most half of a worker's
-            share of what is left, so that they end at about the same time, though one is slower (guided
+        workers: that will take one batch after another. Where there are several, a batch is at most two thirds of a
+            worker's share of what is left, so that they end at about the same time, though one is slower (guided
             self-scheduling, Polychronopoulos and Kuck, 1987).
     """
     rank, world = process()
     mine = items[rank::world]
     batches: list[list[Any]] = []
-    start = 0
+    start, least = 0, min(LEAST, len(mine) / workers)
     while left := len(mine) - start:
         share = left / workers
-        most = size if workers == 1 else min(size, math.ceil(max(share / 2, min(LEAST, share))))
+        most = size if workers == 1 else min(size, math.ceil(max(share / 1.5, least)))
         batches.append(mine[start : start + most])
         start += len(batches[-1])
     return batches
