@@ -30,7 +30,7 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 TURNS = {"a": 256, "b": 8, "c": 512}
 NEW_TOKENS = {"a": 16, "b": 32, "c": 32}
-BATCH_TOKENS = {"a": 32768, "b": 11600, "c": 131072}  # (a) as configs/quickstart.yaml
+BATCH_TOKENS = {"a": 32768, "b": 9600, "c": 131072}  # (a) as configs/quickstart.yaml
 ROUNDS = {"a": 8, "b": 4, "c": 2}
 PLAIN_ITEMS = {"a": 200, "b": 12, "c": 32}  # of each round, half before ours and half after it
 PLAIN_PEAK = {"a": 128, "b": 8, "c": 8}  # items over which the plain way's memory is looked at
