@@ -104,7 +104,7 @@ def test_continuations_come_back_in_the_order_of_their_prompts(lm):
         common[: rng.choice([0, 20, 50])] + [rng.randrange(5, 600) for _ in range(rng.randint(1, 40))]
         for _ in range(12)
     ]
-    prompts += [prompts[0], prompts[3], [5, 6], [5, 6, 7]]  # read up to the last token: of some, one token alone is new
+    prompts += [prompts[0], prompts[3], [5, 6], [5, 6, 7]]  # of some, one token alone is new
     replies = [
         [[rng.randrange(5, 600) for _ in range(rng.randint(1, 6))] for _ in range(rng.randint(1, 3))] for _ in prompts
     ]
