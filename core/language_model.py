@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from jinja2 import TemplateError
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
 from core.artifacts import sha256
 from core.errors import InputError, first_line
@@ -27,6 +28,9 @@ LOADING_ERRORS = (
     OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError, TemplateError,
     UserWarning, AssertionError,
 )  # fmt: skip
+
+
+COUNTS_GAPS = ("mpt", "gpt_neo")  # the gaps between rows of a batch count as distance, in alibi or a local window
 
 
 @dataclass
@@ -94,6 +98,7 @@ def load_language_model(
             log.warning("%s: %d weights do not fit its settings (first: `%s`)", name, len(strange), min(strange))
         if found["missing_keys"]:
             raise ValueError(f"{len(found['missing_keys'])} weights are missing, such as {min(found['missing_keys'])}")
+        check_batches(name, model)
         if adapter:
             from peft import PeftModel
 
@@ -122,6 +127,36 @@ def check_folder(name: str) -> None:
     """
     if name.startswith(("/", ".", "~")) and not Path(name).is_dir():
         raise FileNotFoundError(f"there is no folder {name}")
+
+
+def check_batches(name: str, model: PreTrainedModel) -> None:
+    """Make sure that a model gives a prompt in a batch the numbers that it gives it alone; warns where that ends at
+    some length.
+
+    Raises:
+        ValueError: it does not.
+    """
+    config = model.config.get_text_config()
+    for layer in DynamicCache(config=model.config).layers:
+        if isinstance(layer, LinearAttentionLayer) or not isinstance(layer, DynamicLayer):
+            raise ValueError(
+                f"a `{config.model_type}` model keeps a state of all it has read ({type(layer).__name__}); prompts "
+                "that are read together need the keys and values of each token"
+            )
+    if config.model_type in COUNTS_GAPS:
+        raise ValueError(
+            f"a `{config.model_type}` model gives other numbers to a prompt that is read with longer ones"
+        )
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = {part.get("rope_type") for part in (rope, *rope.values()) if isinstance(part, dict)}
+    chunk = getattr(config, "attention_chunk_size", None)
+    if changing := sorted(kinds & {"dynamic", "longrope"}):
+        log.warning("%s: a rope `%s` is another for long prompts, and so for short ones that are read with them; keep "
+                    "all to %s tokens", name, changing[0], rope.get("original_max_position_embeddings")
+                    or config.max_position_embeddings)  # fmt: skip
+    elif chunk:
+        log.warning("%s: keep prompts to %d tokens, the chunk of its attention; beyond it, numbers depend on what is "
+                    "read beside a prompt", name, chunk)  # fmt: skip
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:

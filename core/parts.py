@@ -22,8 +22,9 @@ ROTARY, ROTATE_HALF = llama.apply_rotary_pos_emb, llama.rotate_half
 
 
 def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
-    """`apply_rotary_pos_emb`: each half of a head is turned where it stands. Outside inference as it was."""
-    if not torch.is_inference_mode_enabled():
+    """`apply_rotary_pos_emb`: each half of a head is turned where it stands; as it was for models other than of
+    `fit_to_cpu` and outside inference."""
+    if not torch.is_inference_mode_enabled() or (q.dtype, q.device.type) != (torch.float32, "cpu"):
         return ROTARY(q, k, cos, sin, unsqueeze_dim)
     cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
     half = cos.shape[-1] // 2
@@ -36,8 +37,7 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 
 
 def norm(self: nn.Module, hidden_states: Tensor) -> Tensor:
     """`LlamaRMSNorm.forward` in float32."""
-    square = torch.linalg.vector_norm(hidden_states, dim=-1, keepdim=True).square_()
-    scale = square.div_(hidden_states.shape[-1]).add_(self.variance_epsilon).rsqrt_()
+    scale = hidden_states.square().mean(-1, keepdim=True).add_(self.variance_epsilon).rsqrt_()
     return (hidden_states * scale).mul_(self.weight)
 
 

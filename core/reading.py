@@ -173,7 +173,8 @@ def read_prompts(lm: LanguageModel, prompts: list[list[int]], room: int) -> tupl
     cache = PromptCache(config=lm.model.config)
     plain = all(type(layer) is DynamicLayer for layer in cache.layers)
     if left or not plain or not all(rows) or lm.device.type != "cpu":
-        mask = torch.tensor([padded([1] * len(row), length, 0, left) for row in rows], device=lm.device)
+        mask = [padded([1] * len(row), length, 0, left) for row in rows]
+        mask = torch.tensor(mask, dtype=torch.long, device=lm.device)
         where = {"attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)} if left else {}
         read_rows(lm, cache, rows, left, where)
         return cache, mask, list(range(len(rows)))

@@ -1,6 +1,7 @@
 """The fast passes equal the plain oracle on every family of models, made small and random from their configs."""
 
 import copy
+import logging
 import math
 import sys
 from functools import cache
@@ -8,14 +9,17 @@ from functools import cache
 import pytest
 import torch
 from transformers import (
+    AutoModelForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MambaConfig,
     MistralConfig,
     MistralForCausalLM,
+    MptConfig,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -23,8 +27,11 @@ from transformers import (
 )  # fmt: skip
 
 from core.chat import reply_ids
-from core.language_model import PLAIN_TEMPLATE, LanguageModel
+from core.decoding import score_continuations
+from core.errors import InputError
+from core.language_model import PLAIN_TEMPLATE, LanguageModel, load_language_model, load_tokenizer
 from core.parts import fit_to_cpu, rotary
+from core.runtime import log
 from core.settings import ScoringSettings
 from scoring.entailment import load_entailment
 from scoring.generator import Reading, answer_all, prompt_of
@@ -125,6 +132,48 @@ def test_logits_are_the_same_with_parts_and_trained_weights_have_their_gradients
         assert torch.allclose(small.model(ids).logits, plain, atol=1e-4)
     plain.logsumexp(-1).sum().backward()
     assert all(weight.grad.isfinite().all() for weight in untouched.model.parameters())
+
+
+def test_prompts_of_one_token(small):
+    prompts, replies = [[5], [6]], [[[7, 8]], [[9]]]
+    for prompt, found, wanted in zip(prompts, score_continuations(small, prompts, replies), replies, strict=True):
+        logits = family(small.name).model(torch.tensor([prompt + wanted[0]])).logits[0, :-1]
+        plain = logits.log_softmax(-1)[range(len(wanted[0])), wanted[0]].tolist()
+        assert found[0].logprobs == pytest.approx(plain, abs=1e-4)
+
+
+def test_parts_of_one_model_change_nothing_in_one_of_16_bits():
+    lm, prompts, replies = family("qwen2", torch.bfloat16), [list(range(5, 30))], [[[7, 8, 9]]]
+    before = score_continuations(lm, prompts, replies)
+    fit_to_cpu(family("qwen2").model)
+    assert score_continuations(lm, prompts, replies) == before
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (
+            MambaConfig(hidden_size=32, num_hidden_layers=2, state_size=4),
+            "`mamba` model keeps a state of all it has read",
+        ),
+        (MptConfig(d_model=32, n_heads=2, n_layers=2), "`mpt` model gives other numbers to a prompt"),
+    ],
+)
+def test_a_model_that_cannot_read_prompts_together_is_refused(random_llama, tmp_path, config, why):
+    load_tokenizer(str(random_llama)).save_pretrained(tmp_path)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=why):
+        load_language_model(str(tmp_path))
+
+
+def test_a_rope_that_changes_with_the_length_is_told(random_llama, tmp_path, caplog):
+    load_tokenizer(str(random_llama)).save_pretrained(tmp_path)
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    sizes = SIZES | {"max_position_embeddings": 128, "vocab_size": 600}
+    LlamaForCausalLM(LlamaConfig(**sizes, rope_parameters=rope)).save_pretrained(tmp_path)
+    with caplog.at_level(logging.WARNING, logger=log.name):
+        load_language_model(str(tmp_path))
+    assert "a rope `dynamic` is another for long prompts" in caplog.text and "keep all to 128 tokens" in caplog.text
 
 
 def test_udcg_equals_the_published_way(small):
