@@ -11,7 +11,7 @@ from core.artifacts import Stage, hold, in_batches
 from core.errors import InputError
 from core.runtime import Progress, log, process, wait_for_all
 
-LEAST = 8  # items of a batch, if every worker gets as many
+LEAST = 8  # items of a batch, while every worker gets as many
 
 
 def carry_out(
@@ -86,15 +86,16 @@ def shared_out(items: list[Any], size: int, workers: int = 1) -> list[list[Any]]
         size: most items of a batch.
         workers: that will take one batch after another. Where there are several, a batch is at most two thirds of a
             worker's share of what is left, so that they end at about the same time, though one is slower (guided
-            self-scheduling, Polychronopoulos and Kuck, 1987).
+            self-scheduling, Polychronopoulos and Kuck, 1987). It follows from what is left alone: a run that goes on
+            has the batches of one that was not stopped, and so the same last digits.
     """
     rank, world = process()
     mine = items[rank::world]
     batches: list[list[Any]] = []
-    start, least = 0, min(LEAST, len(mine) / workers)
+    start = 0
     while left := len(mine) - start:
         share = left / workers
-        most = size if workers == 1 else min(size, math.ceil(max(share / 1.5, least)))
+        most = size if workers == 1 else min(size, math.ceil(max(share / 1.5, min(LEAST, share))))
         batches.append(mine[start : start + most])
         start += len(batches[-1])
     return batches

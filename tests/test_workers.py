@@ -157,14 +157,16 @@ def test_a_model_on_a_gpu_stays_in_its_process():
     [
         (0, 2, []),
         (1, 2, [1]),
-        (5, 2, [3, 2]),
-        (10, 2, [5, 5]),
-        (100, 2, [34, 22, 15, 10, 8, 8, 3]),
-        (400, 3, [64, 64, 61, 47, 37, 29, 22, 17, 14, 10, 8, 8, 8, 8, 3]),
+        (5, 2, [3, 1, 1]),
+        (10, 2, [5, 3, 1, 1]),
+        (100, 2, [34, 22, 15, 10, 8, 6, 3, 1, 1]),
+        (400, 3, [64, 64, 61, 47, 37, 29, 22, 17, 14, 10, 8, 8, 7, 4, 3, 2, 1, 1, 1]),
         (70, 1, [64, 6]),
     ],
 )
 def test_work_is_shared_out_so_that_workers_end_together(items, workers, sizes):
     batches = shared_out(list(range(items)), 64, workers)
     assert [len(batch) for batch in batches] == sizes
+    rest = [item for batch in batches[1:] for item in batch]
+    assert shared_out(rest, 64, workers) == batches[1:]  # those of a run that goes on
     assert [item for batch in batches for item in batch] == list(range(items))
