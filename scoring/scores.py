@@ -7,7 +7,7 @@ Reads the turns, the collection, `<run>/candidates` and `<run>/rankings`; writes
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from core.errors import InputError, first_line
 from core.read_settings import read_settings
 from core.records import Score, Turn
 from core.runtime import log, process, run_command, set_up_logging, use_cores
-from core.settings import Settings, rewriter_model
+from core.settings import GeneratorSettings, ScoringSettings, Settings, rewriter_model
 from core.stages import carry_out, shared_out
 from core.workers import cores
 from retrieval.collection import Collection, collection_of
@@ -132,7 +132,7 @@ def make_scores(settings: Settings) -> Stage:
 
     def worker():
         collection = collection_of(settings)
-        judge = judge_of(settings, names)
+        judge = judge_of(generator_model(settings), settings.scoring, settings.generator, names, settings.run.seed)
 
         def make(jobs: list[Job]) -> list[dict[str, Any]]:
             scored = iter(score_lists(judge, names, settings, jobs, collection))
@@ -157,21 +157,37 @@ def check_model(key: str, name: str) -> None:
         raise InputError(f"`{key}`: {name} cannot be read: {first_line(error)}") from error
 
 
-def judge_of(settings: Settings, names: list[str]):
-    """What computes the rewards of these names: models are loaded only when one needs them."""
+def judge_of(
+    model: tuple[str, str | None],
+    scoring: ScoringSettings,
+    generator: GeneratorSettings,
+    names: Sequence[str],
+    seed: int,
+):
+    """What computes the rewards of these names: models are loaded only when one needs them.
+
+    Args:
+        model: the generator and its adapter.
+        scoring: options of the rewards.
+        generator: its dtype, and the limits on its outputs and batches.
+        names: of rewards.
+        seed: of sampled answers.
+
+    Raises:
+        InputError: an output is as long as the generator's context, or a model cannot be loaded.
+    """
     from core.language_model import check_room, load_language_model
     from scoring.entailment import load_entailment
     from scoring.rewards import Judge
 
-    made = settings.generator
-    lm = load_language_model(*generator_model(settings), made.dtype) if set(names) - {"reciprocal_rank"} else None
+    lm = load_language_model(*model, generator.dtype) if set(names) - {"reciprocal_rank"} else None
     if lm is not None:
-        check_room(lm, made.max_new_tokens, "generator.max_new_tokens")
+        check_room(lm, generator.max_new_tokens, "generator.max_new_tokens")
     seper = any(name.startswith("delta_seper") for name in names)
     if seper:
-        check_room(lm, settings.scoring.sample_tokens, "scoring.sample_tokens")
-    entailment = load_entailment(settings.scoring.entailment, made.batch_tokens) if seper else None
-    return Judge(lm, settings.scoring, made.max_new_tokens, made.batch_tokens, entailment, settings.run.seed)
+        check_room(lm, scoring.sample_tokens, "scoring.sample_tokens")
+    entailment = load_entailment(scoring.entailment, generator.batch_tokens) if seper else None
+    return Judge(lm, scoring, generator.max_new_tokens, generator.batch_tokens, entailment, seed)
 
 
 def score_lists(

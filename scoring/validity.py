@@ -216,7 +216,9 @@ def table_of(made: dict[str, Any]) -> str:
     lines += ["", f"{made['questions']} questions, {made['lists']} document lists."]
     if made["answers_right"]:
         right = ", ".join(f"{name} {share:.1%}" for name, share in made["answers_right"].items())
-        lines.append(f"Answers right, by list: {right}. Answers that abstain: {made['abstaining']:.1%}.")
+        lines.append(f"Answers right, by list: {right}.")
+    if made["abstaining"] is not None:
+        lines.append(f"Answers that abstain: {made['abstaining']:.1%}.")
     return "\n".join(lines) + "\n"
 
 
@@ -225,11 +227,12 @@ def plot_of(made: dict[str, Any]) -> str:
     rows, width = list(made["rewards"].items()), 320
     parts = []
     for number, (name, one) in enumerate(rows):
-        rate, y = one["gold over without"]["rate"] or 0.0, 30 + 24 * number
+        rate, y = one["gold over without"]["rate"], 30 + 24 * number
+        long = width * (rate or 0.0)
         parts.append(
             f'<text x="150" y="{y + 13}" text-anchor="end">{html.escape(name)}</text>'
-            f'<rect x="160" y="{y}" width="{width * rate:.1f}" height="18" fill="#4477aa"/>'
-            f'<text x="{165 + width * rate:.1f}" y="{y + 13}">{rate:.2f}</text>'
+            f'<rect x="160" y="{y}" width="{long:.1f}" height="18" fill="#4477aa"/>'
+            f'<text x="{165 + long:.1f}" y="{y + 13}">{"no value" if rate is None else f"{rate:.2f}"}</text>'
         )
     bottom, half = 36 + 24 * len(rows), 160 + width / 2
     return (
@@ -274,10 +277,7 @@ def main() -> None:
 
 def check_generator(arguments: argparse.Namespace) -> None:
     """Judge the lists, write the files, print the table."""
-    from core.language_model import load_language_model
-    from scoring.entailment import load_entailment
-    from scoring.rewards import Judge
-    from scoring.scores import generator_model
+    from scoring.scores import generator_model, judge_of
 
     if arguments.input:
         items = read_items(arguments.input, "udcg")[: arguments.limit]
@@ -301,11 +301,7 @@ def check_generator(arguments: argparse.Namespace) -> None:
     if needy:
         log.warning("%s left out: %d of %d questions have no `answers`", ", ".join(needy), bare, len(questions))
         names = [name for name in names if name not in needy]
-    seper = any(name.startswith("delta_seper") for name in names)
-    judge = Judge(
-        load_language_model(*model, generator.dtype), rule, generator.max_new_tokens, generator.batch_tokens,
-        load_entailment(rule.entailment, generator.batch_tokens) if seper else None, arguments.seed,
-    )  # fmt: skip
+    judge = judge_of(model, rule, generator, names, arguments.seed)
     made = {"model": model[0], "settings": asdict(rule)} | figures(questions, judge, names)
     write_json(arguments.output / "validity.json", made)
     write_atomic(arguments.output / "validity.md", table_of(made))

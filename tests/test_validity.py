@@ -41,6 +41,14 @@ def test_names_are_escaped_in_the_plot():
     assert any(element.text == "<b>&" for element in root.iter())
 
 
+def test_a_reward_that_never_has_a_value_is_not_shown_as_zero():
+    plot = plot_of(
+        {"rewards": {name: {"gold over without": {"rate": rate}} for name, rate in (("a", 0.0), ("b", None))}}
+    )
+    said = [element.text for element in xml.etree.ElementTree.fromstring(plot).iter() if element.text]
+    assert said[1:] == ["a", "0.00", "b", "no value"]
+
+
 def test_the_command(random_llama, tmp_path):
     items = [ITEM | {"question": f"Where was Talpa born? {n}"} for n in range(5)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
@@ -65,6 +73,7 @@ def test_rewards_that_lack_answers_are_refused_or_said(random_llama, tmp_path):
     assert "`--rewards answer_logprob` needs `answers`; 1 of 1 questions have none" in said
     said = finish(command)
     assert "1 of 2 items are left out" in said and "answer_logprob left out: 1 of 1 questions" in said
+    assert "Answers that abstain: " in said and "Answers right" not in said
 
 
 def test_bad_flags():
