@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from core.errors import InputError
+from core.runtime import Progress
 from core.workers import map_on_cores
 
 LIBRARIES = ("torch", "transformers", "trl", "peft", "accelerate", "rank-bm25", "bm25s", "ir_measures")
@@ -312,7 +313,7 @@ def in_batches(
     stage: Stage,
     batches: list[list[Any]],
     make: Callable[[list[Any]], list[dict[str, Any]]],
-    advance: Callable[[int], None],
+    progress: Progress,
     workers: int = 1,
 ) -> Counter:
     """Work through a fixed plan of batches, passing over those whose records are there.
@@ -324,7 +325,7 @@ def in_batches(
         stage: where the records go.
         batches: items with an `id`.
         make: one record per item of a batch, in any order.
-        advance: told how many items were dealt with.
+        progress: told how many items were dealt with, and how many before.
         workers: batches in work at once, each in a process of its own.
 
     Returns:
@@ -332,11 +333,11 @@ def in_batches(
     """
     done, counts = stage.done(), Counter()
     left = [batch for batch in batches if any(item.id not in done for item in batch)]
-    advance(sum(map(len, batches)) - sum(map(len, left)))
+    progress.already(sum(map(len, batches)) - sum(map(len, left)))
     for batch, records in zip(left, map_on_cores(make, left, workers), strict=True):
         missing = {item.id for item in batch} - done
         stage.append(record for record in records if record["id"] in missing)
         counts["made"] += len(missing)
-        advance(len(batch))
+        progress.advance(len(batch))
     counts["found"] = sum(map(len, batches)) - counts["made"]
     return counts

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from core.errors import InputError, first_line
 from core.language_model import LanguageModel
 from core.records import Message
+from core.runtime import log
 
 
 def fitting(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[Message]:
@@ -34,14 +35,19 @@ def takes_system(tokenizer: PreTrainedTokenizerBase, template: str) -> bool:
 
 
 @lru_cache(maxsize=8)
-def control_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """The texts that the tokenizer turns into control tokens wherever they stand."""
-    return [token.content for token in tokenizer.added_tokens_decoder.values() if len(token.content) > 1]
+def control_tokens(tokenizer: PreTrainedTokenizerBase, template: str) -> list[str]:
+    """The texts that the tokenizer turns into control tokens wherever they stand: special ones, and those that the
+    chat template writes. Added tokens of plain text (Gemma's line breaks) are none."""
+    return [
+        token.content
+        for token in tokenizer.added_tokens_decoder.values()
+        if len(token.content.strip()) > 1 and (token.special or token.content in template)
+    ]
 
 
 def harmless(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
     """A text whose control tokens ("<|im_end|>") are broken by a blank: no document ends its turn or opens another."""
-    for token in control_tokens(tokenizer):
+    for token in control_tokens(tokenizer, str(tokenizer.chat_template)):
         if token in text:
             text = text.replace(token, f"{token[0]} {token[1:]}")
     return text
@@ -88,11 +94,27 @@ def prompts_that_fit(
 
 
 def reply_ids(lm: LanguageModel, text: str) -> list[int]:
-    """Token ids of a reply as the model's template places it after a prompt, end-of-turn tokens left out."""
+    """Token ids of a reply as the model's template places it after a prompt, end-of-turn tokens left out.
+
+    Where the template does not put it right there (after a thought, or in a channel of its own), the text's own
+    tokens, with a warning.
+    """
     messages = fitting(lm.tokenizer, [{"role": "user", "content": "?"}])
     prompt = lm.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    reply = [*messages, {"role": "assistant", "content": harmless(lm.tokenizer, text)}]
-    ids = lm.tokenizer.apply_chat_template(reply, return_dict=False)[len(prompt) :]
-    while ids and (ids[-1] in lm.stop_ids or not lm.tokenizer.decode([ids[-1]]).strip()):
-        ids = ids[:-1]
-    return ids
+    text = harmless(lm.tokenizer, text)
+    whole = lm.tokenizer.apply_chat_template([*messages, {"role": "assistant", "content": text}], return_dict=False)
+    own = lm.tokenizer(text, add_special_tokens=False)["input_ids"]
+    wanted, ids = lm.tokenizer.decode(own).strip(), whole[len(prompt) :]
+    for count in range(1, len(ids) + 1) if whole[: len(prompt)] == prompt else ():
+        if lm.tokenizer.decode(ids[:count]).strip() == wanted:
+            return ids[:count]
+    warn_of_template(lm.name)
+    return own
+
+
+@lru_cache(maxsize=8)
+def warn_of_template(name: str) -> None:
+    log.warning(
+        "%s: its chat template puts more than the reply after a prompt; the probability of a reply is taken as if the "
+        "model began with it", name
+    )  # fmt: skip

@@ -126,6 +126,7 @@ def decode(
         cache.batch_repeat_interleave(samples)
         mask = mask.repeat_interleave(samples, 0)
     position = mask.sum(-1, keepdim=True)
+    last = int(position.max()) + max_new_tokens - 1  # of a token; what only fills a row up may not go beyond it
     rows = [
         Continuation(i * samples + sample, max_new_tokens, Guesses(prompts[i]))
         for i in order
@@ -147,7 +148,7 @@ def decode(
         output = lm.model(
             input_ids=torch.tensor(given, device=lm.device),
             attention_mask=mask,
-            position_ids=position + columns,
+            position_ids=(position + columns).clamp(max=last),
             past_key_values=cache,
             use_cache=True,
         )
@@ -228,10 +229,13 @@ def score_continuations(
             given = [padded([prompts[order[i]][-1], *made[order[i]][turn].ids], length + 1) for i in part]
             given = torch.tensor(given, device=lm.device)
             there = torch.tensor([padded([1] * lengths[i], length) for i in part], device=lm.device)
+            position = mask[some].sum(-1)
+            last = max(start + lengths[i] - 1 for start, i in zip(position.tolist(), part, strict=True))
+            position = position[:, None] + torch.arange(length, device=lm.device)
             logits = lm.model(
                 input_ids=given[:, :-1],
                 attention_mask=torch.cat([mask[some], there], -1),
-                position_ids=mask[some].sum(-1, keepdim=True) + torch.arange(length, device=lm.device),
+                position_ids=position.clamp(max=last),
                 past_key_values=cache.some(some),
                 use_cache=True,
             ).logits

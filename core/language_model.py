@@ -22,6 +22,7 @@ PLAIN_TEMPLATE = (
     "{% else %}{{ m['content'] + '\n\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Reply:' }}{% endif %}"
 )
+NO_THINKING = "{%- set enable_thinking = false -%}"  # before the templates of Qwen3, GLM 4.5 and the like
 
 
 LOADING_ERRORS = (
@@ -161,10 +162,14 @@ def check_batches(name: str, model: PreTrainedModel) -> None:
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer, padding on the left; a missing pad token becomes the end token, a missing chat template a plain
-    one."""
+    one. A template that lets the model think before it answers only if asked (Qwen3's) is told not to, in training
+    too."""
     tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
     if tokenizer.chat_template is None:
         tokenizer.chat_template = PLAIN_TEMPLATE
+    template = tokenizer.chat_template
+    if isinstance(template, str) and "enable_thinking" in template and not template.startswith(NO_THINKING):
+        tokenizer.chat_template = NO_THINKING + template
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

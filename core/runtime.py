@@ -65,10 +65,17 @@ class Progress:
     """
 
     def __init__(self, name: str, total: int, unit: str = "turns"):
-        self.name, self.total, self.unit, self.count = name, total, unit, 0
+        self.name, self.total, self.unit, self.count, self.known = name, total, unit, 0, 0
         self.start = self.said = time.monotonic()
         quiet = process()[0] != 0
         self.bar = tqdm(total=total, desc=name, unit=unit, leave=False) if sys.stderr.isatty() and not quiet else None
+
+    def already(self, number: int) -> None:
+        """So many were done before; they count, but not in the rate."""
+        self.count = self.known = number
+        if self.bar is not None:
+            self.bar.initial = self.bar.n = number
+            self.bar.refresh()
 
     def advance(self, number: int = 1) -> None:
         self.count += number
@@ -76,7 +83,7 @@ class Progress:
             self.bar.update(number)
         elif time.monotonic() - self.said >= LOG_EVERY:
             self.said = time.monotonic()
-            rate = self.count / (self.said - self.start)
+            rate = (self.count - self.known) / (self.said - self.start)
             left = (self.total - self.count) / rate if rate else float("inf")
             log.info("%s: %d/%d %s, %.1f/s, %.0f s left", self.name, self.count, self.total, self.unit, rate, left)
 

@@ -55,14 +55,14 @@ def carry_out(
             log.info("%s: going on after %d finished records", stage.name, len(done))
         worker = make()
         with Progress(stage.name, total) as progress:
-            made = in_batches(stage, plan, worker, progress.advance, workers())
+            made = in_batches(stage, plan, worker, progress, workers())
     wait_for_all()
     counts = summarise(stage.records())
     failed, all_records = counts.get("failed", 0), counts.get("total", 0)
     if all_records and failed / all_records > most_failed:
         reasons = ", ".join(f"{number} {reason}" for reason, number in counts.get("reasons", {}).items())
         raise InputError(
-            f"{stage.name}: {failed} of {all_records} failed ({reasons}), more than "
+            f"{stage.name}: {failed} of {all_records} turns failed (reasons: {reasons}), more than "
             f"`run.max_failed_fraction` = {most_failed}. The records are in "
             f"{stage.folder}; after a change use `--run.redo_from {stage.name}`."
         )

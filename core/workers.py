@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -69,6 +70,7 @@ def map_on_cores(work: Callable[[S], T], items: Sequence[S], workers: int) -> It
             try:
                 yield from made
             except (KeyboardInterrupt, GeneratorExit):  # nobody waits for what they are at
+                threading.excepthook = lambda _: None  # the pool's thread: what was cancelled cannot fail
                 for process in multiprocessing.active_children():
                     process.kill()
                 raise
@@ -79,6 +81,7 @@ def map_on_cores(work: Callable[[S], T], items: Sequence[S], workers: int) -> It
             "if it has this flag)."
         ) from error
     finally:
+        threading.excepthook = threading.__excepthook__
         _work, _beside = map, 1
 
 

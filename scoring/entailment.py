@@ -39,12 +39,13 @@ class EntailmentModel:
     Args:
         name: folder or Hub id of a sequence-classification model with three labels, named in its config.
         batch_tokens: tokens per batch.
+        device: where it works; a GPU if there is one when not given.
 
     Raises:
         InputError: the model cannot be loaded, or its labels are not those of entailment.
     """
 
-    def __init__(self, name: str, batch_tokens: int = 16384):
+    def __init__(self, name: str, batch_tokens: int = 16384, device: str | None = None):
         import torch
         from safetensors import SafetensorError
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -52,7 +53,7 @@ class EntailmentModel:
         from core.language_model import check_folder
 
         self.name, self.batch_tokens = name, batch_tokens
-        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
             check_folder(name)
             self.tokenizer = AutoTokenizer.from_pretrained(name)
@@ -85,6 +86,10 @@ class EntailmentModel:
         ).to(self.device)
         with torch.inference_mode():
             rows = self.model(**inputs).logits.float().softmax(-1)[:, self.columns]
+        if not rows.isfinite().all():
+            raise InputError(
+                f"`scoring.entailment`: {self.name} gives values that are not numbers; take another model."
+            )
         for pair, row in zip(pairs, rows.tolist(), strict=True):
             self.known[pair] = Verdict(LABELS[row.index(max(row))], row[2])
 
@@ -107,6 +112,6 @@ def columns_of(name: str, labels: dict[int, str]) -> list[int]:
     return found
 
 
-def load_entailment(name: str, batch_tokens: int) -> Entailment:
-    """The judge that `scoring.entailment` names: `exact`, or a model."""
-    return ExactMatch() if name == "exact" else EntailmentModel(name, batch_tokens)
+def load_entailment(name: str, batch_tokens: int, device: str | None = None) -> Entailment:
+    """The judge that `scoring.entailment` names: `exact`, or a model, on the generator's device if given."""
+    return ExactMatch() if name == "exact" else EntailmentModel(name, batch_tokens, device)

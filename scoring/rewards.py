@@ -78,8 +78,8 @@ class Judge:
         """
         reasons = self._unusable([item.reading for item in items])
         usable = [item for item, reason in zip(items, reasons, strict=True) if not reason]
-        columns: dict[str, list[Score]] = {}
-        if set(names) & set(grogu.REWARDS):
+        columns: dict[str, list[Score]] = {name: [] for name in names}
+        if set(names) & set(grogu.REWARDS) and usable:
             columns |= self._grogu(usable, [name for name in names if name in grogu.REWARDS])
         own = {
             "udcg": self._udcg,
@@ -88,8 +88,8 @@ class Judge:
             "delta_seper_soft": lambda some: self._delta_seper(some, seper.soft),
             "delta_seper_hard": lambda some: self._delta_seper(some, seper.hard),
         }
-        columns |= {name: own[name](usable) for name in names if name in own}
-        rows = iter(zip(*(columns[name] for name in names), strict=True))
+        columns |= {name: own[name](usable) for name in names if name in own and usable}
+        rows = iter(zip(*(map(finite, columns[name]) for name in names), strict=True))
         return [
             dict.fromkeys(names, Score(None, error=reason)) if reason else dict(zip(names, next(rows), strict=True))
             for reason in reasons
@@ -142,7 +142,7 @@ class Judge:
             elif None in given:
                 made.append(Score(None, error=TOO_LONG))
             elif not all(map(math.isfinite, given)):
-                made.append(Score(None, error="the model gave a value that is not a number"))
+                made.append(Score(None, error=grogu.NO_NUMBER))
             else:
                 weights = (rule.relevant_weight, rule.irrelevant_weight)
                 made.append(Score(udcg(given, item.relevant, *weights, rule.normalise), no_res=tuple(given)))
@@ -178,6 +178,8 @@ class Judge:
                 made.append(Score(None, error="no reference answers"))
             elif any(None in row for row in table):
                 made.append(Score(None, error=TOO_LONG_TOGETHER))
+            elif any(math.isnan(value) for row in table for value in row):
+                made.append(Score(None, error=grogu.NO_NUMBER))
             else:
                 scores = item.scores or (0.0,) * len(table)
                 made.append(Score(max(answer_logprob(scores, column) for column in zip(*table, strict=True))))
@@ -228,6 +230,12 @@ class Judge:
 
         lengths = [rule.samples * (len(prompt) + rule.sample_tokens) for prompt in prompts]
         each_batch(self.lm, lengths, self.batch_tokens, sample)
+
+
+def finite(score: Score) -> Score:
+    """The score, or the reason why there is none where its value is infinite or not a number."""
+    ok = score.value is None or math.isfinite(score.value)
+    return score if ok else replace(score, value=None, error=grogu.NO_NUMBER)
 
 
 def likeliest(answers: Sequence[seper.Sampled]) -> str:

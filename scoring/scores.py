@@ -154,7 +154,8 @@ def check_model(key: str, name: str) -> None:
     try:
         AutoConfig.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"`{key}`: {name} cannot be read: {first_line(error)}") from error
+        way_out = "; `exact` needs no model" if key == "scoring.entailment" else ""
+        raise InputError(f"`{key}`: {name} cannot be read: {first_line(error)}{way_out}") from error
 
 
 def judge_of(

@@ -10,7 +10,8 @@ An item is `{"question", "passages": [{"text", "doc_id"?, "is_relevant"?, "score
 `models_info[model].no_res_prob` on each passage, as the published tool writes it; for GROGU rewards
 `models_info[model]` on the item, with the answer and each of its tokens.
 
-In Python: `score(item, "key_entropy", load_language_model("..."))`, or `score_all` for many.
+In Python, with `from core.language_model import load_language_model`: `score(item, "key_entropy",
+load_language_model("..."))`, or `score_all` for many.
 """
 
 import argparse
@@ -19,10 +20,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from core.artifacts import read_json_lines, sha256, write_json
-from core.errors import InputError, first_line
+from core.errors import InputError, first_line, nearest
 from core.records import Score
 from core.runtime import Progress, log, run_command, set_up_logging
 from core.settings import ScoringSettings
@@ -54,7 +55,7 @@ OPTIONS = {  # settings of the rewards
 BATCH = 64  # items that are judged together and written at once
 
 
-def score(item: dict[str, Any], reward: str, lm: "LanguageModel", **options: Any) -> dict[str, Any]:
+def score(item: dict[str, Any], reward: str, lm: "LanguageModel | None", **options: Any) -> dict[str, Any]:
     """Judge one item; see `score_all`."""
     return score_all([item], reward, lm, **options)[0]
 
@@ -87,18 +88,21 @@ def score_all(
         `errors: {<reward>: {name: reason}}`.
 
     Raises:
-        InputError: an item lacks a field that the reward needs.
+        InputError: an item lacks a field that the reward needs, or no such reward or option is known.
     """
     from scoring.entailment import load_entailment
     from scoring.rewards import Judge
 
     name = name or (lm.name if lm else "")
-    rule = ScoringSettings(reward=reward, **options)
+    rule = checked_rule(reward, options)
     for number, item in enumerate(items):
         check_item(item, f"item {number}", reward)
     known = [known_no_res(item, name) if reward == "udcg" else None for item in items]
     asked = [item for item, no_res in zip(items, known, strict=True) if no_res is None]
-    entailment = load_entailment(rule.entailment, batch_tokens) if reward.startswith("delta_seper") else None
+    if lm is None and reward != "reciprocal_rank" and any(item["passages"] for item in asked):
+        raise InputError(f"the reward `{reward}` needs a generator, `lm`, for these items; got None.")
+    device = lm.device.type if lm else None
+    entailment = load_entailment(rule.entailment, batch_tokens, device) if reward.startswith("delta_seper") else None
     judge = Judge(lm, rule, max_new_tokens, batch_tokens, entailment, seed)
     scored = iter(judge.scores([as_item(item) for item in asked], [reward]) if asked else [])
     made = []
@@ -114,12 +118,33 @@ def score_all(
         result = item | {reward: item.get(reward, {}) | {name: one.value}}
         if reward in grogu.REWARDS:
             result["models_info"] = item.get("models_info", {}) | {name: token_record(one)}
+        elif reward.startswith("delta_seper"):
+            record = {"answer": one.answer, "cut": one.cut}
+            result["models_info"] = item.get("models_info", {}) | {name: record}
         made.append(result)
     return made
 
 
+def checked_rule(reward: str, options: dict[str, Any]) -> ScoringSettings:
+    """The settings of a reward.
+
+    Raises:
+        InputError: no such reward, option or value is known; names the nearest one.
+    """
+    if reward not in REWARDS:
+        raise InputError(f"`{reward}` is no reward of single lists; {nearest(reward, list(REWARDS))}")
+    hints = get_type_hints(ScoringSettings)
+    for name, value in options.items():
+        if name not in hints:
+            raise InputError(f"`{name}` is no option; {nearest(name, list(OPTIONS))}")
+        choices = get_args(hints[name])
+        if get_origin(hints[name]) is Literal and value not in choices:
+            raise InputError(f"`{name}` must be one of {', '.join(choices)}, got {value!r}.")
+    return ScoringSettings(reward=reward, **options)
+
+
 def check_item(item: dict[str, Any], place: str, reward: str) -> None:
-    """Make sure that an item can be judged.
+    """Make sure that an item can be judged by a reward; or by `validity`, which goes by `is_relevant`.
 
     Raises:
         InputError: a field is missing or of the wrong type; begins with `place`.
@@ -152,10 +177,12 @@ def check_item(item: dict[str, Any], place: str, reward: str) -> None:
                     f"{place}: passage {number}: `no_res_prob` must be from 0 to 1, got {info['no_res_prob']!r:.60}; "
                     "without it, it is computed."
                 )
-        if NEEDS.get(reward) == "relevant" and not isinstance(passage.get("is_relevant"), bool):
+        by_label = reward == "validity" or NEEDS.get(reward) == "relevant"
+        if by_label and not isinstance(passage.get("is_relevant"), bool):
+            who = "this check" if reward == "validity" else f"the reward `{reward}`"
             raise InputError(
-                f"{place}: the reward `{reward}` needs `is_relevant` (true or false) on every passage; passage "
-                f"{number} has {passage.get('is_relevant')!r}."
+                f"{place}: {who} needs `is_relevant` (true or false) on every passage; passage {number} has "
+                f"{passage.get('is_relevant')!r}."
             )
     history = item.get("history", [])
     if not isinstance(history, list) or not all(
@@ -290,7 +317,7 @@ def judge_file(arguments: argparse.Namespace) -> None:
     size = part.stat().st_size if done else 0
     lm = None
     needless = reward == "reciprocal_rank" or (
-        reward == "udcg" and all(known_no_res(item, arguments.model) is not None for item in items)
+        reward == "udcg" and all(known_no_res(item, arguments.model) is not None for item in items if item["passages"])
     )
     if not needless and len(done) < len(items):
         from core.language_model import check_room, load_language_model
@@ -303,7 +330,7 @@ def judge_file(arguments: argparse.Namespace) -> None:
     with part.open("a", encoding="utf-8") as handle, Progress("utility", len(items), "items") as progress:
         alone(handle, size, part)
         write_json(plan_of(part), asked)
-        progress.advance(len(done))
+        progress.already(len(done))
         first = len(done) // BATCH * BATCH if len(done) < len(items) else len(items)
         starts = range(first, len(items), BATCH)  # whole batches give the same digits
 

@@ -29,6 +29,7 @@ from core.settings import GeneratorSettings, ScoringSettings, Settings
 from retrieval.collection import Collection, collection_of
 from retrieval.retriever import retriever_of
 from rewriter.conversations import turns_of
+from scoring import grogu
 from scoring.answers import exact_match
 from scoring.labels import NEEDS, REWARDS
 from scoring.utility import as_item, read_items
@@ -52,11 +53,12 @@ def gold_and_without(
 
     Args:
         relevant: ids of the gold documents.
-        hits: retrieved ids in rank order, at least k of them not relevant.
-        k: length of the lists.
+        hits: retrieved ids in rank order, at least one of them not relevant.
+        k: length of the lists; they are shorter where fewer of `hits` are not relevant.
         rng: decides the gold document and its place.
     """
     others = [doc for doc in hits if doc not in relevant][:k]
+    k = len(others)
     place = rng.randrange(k)
     return [*others[:place], rng.choice(sorted(relevant)), *others[place : k - 1]], others
 
@@ -81,6 +83,8 @@ def questions_of(turns: Sequence[Turn], collection: Collection, settings: Settin
         gold = rng.choice(sorted(doc for doc in relevant if doc in collection))
         others = [doc for doc in retrieved if doc not in relevant]
         others += spare[len(others) :] if len(others) < 4 else []
+        if not others:
+            continue
         lists = dict(zip(LISTS, gold_and_without({gold}, others, settings.retrieval.k, rng), strict=True))
         lists |= {"random": [gold, *spare[:4]], "retrieved": [gold, *others[:4]]}
         found.append(
@@ -96,18 +100,20 @@ def questions_of(turns: Sequence[Turn], collection: Collection, settings: Settin
                 },
             )
         )
+    if not found:
+        raise InputError("the collection has no document beside the relevant ones of a turn.")
     return found
 
 
-def questions_of_items(items: Sequence[dict[str, Any]]) -> list[Question]:
-    """For each item with passages of both kinds: `gold` begins with a relevant one, `without` has the others alone."""
-    found = []
+def questions_of_items(items: Sequence[dict[str, Any]], seed: int) -> list[Question]:
+    """For each item with passages of both kinds: `gold` has a relevant one among others, `without` others alone."""
+    rng, found = random.Random(seed), []
     for number, item in enumerate(items):
         gold = [passage for passage in item["passages"] if passage["is_relevant"]]
         others = [passage for passage in item["passages"] if not passage["is_relevant"]]
         if gold and others:
-            k = len(others)
-            lists = {"gold": [gold[0], *others[: k - 1]], "without": others}
+            place = rng.randrange(len(others))
+            lists = {"gold": [*others[:place], gold[0], *others[place:-1]], "without": others}
             made = {name: as_item(item | {"passages": passages}) for name, passages in lists.items()}
             found.append(Question(f"{number} {item.get('example_id', '')}".strip(), made))
     if not found:
@@ -120,23 +126,30 @@ def questions_of_items(items: Sequence[dict[str, Any]]) -> list[Question]:
 def judged(questions: Sequence[Question], judge, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, float]]:
     """The rewards of every list, with the answers from it, and the seconds that each reward took.
 
+    The answers are those that a GROGU reward judges; where none is asked for, they are made beside the rewards.
+
     Returns:
         `{reward: {question: {list: value}}}` with `answers: {question: {list: text}}`, and reward -> seconds.
     """
     values: dict[str, Any] = {name: {} for name in (*names, "answers")}
     seconds = dict.fromkeys(names, 0.0)
+    answering = next((name for name in names if name in grogu.REWARDS), "key_entropy")
     with Progress("validity", len(questions), "questions") as progress:
         for start in range(0, len(questions), BATCH):
             batch = questions[start : start + BATCH]
             flat = [(q.id, name, item) for q in batch for name, item in q.lists.items()]
             items = [item for *_, item in flat]
-            for reward in names:
+            for reward in dict.fromkeys((*names, answering)):
                 begun = time.monotonic()
-                for (question, name, _), found in zip(flat, judge.scores(items, [reward]), strict=True):
-                    values[reward].setdefault(question, {})[name] = found[reward].value
-                    if reward == "key_entropy":
+                scores = judge.scores(items, [reward])
+                took = time.monotonic() - begun
+                for (question, name, _), found in zip(flat, scores, strict=True):
+                    if reward in names:
+                        values[reward].setdefault(question, {})[name] = found[reward].value
+                    if reward == answering:
                         values["answers"].setdefault(question, {})[name] = found[reward].answer
-                seconds[reward] += time.monotonic() - begun
+                if reward in names:
+                    seconds[reward] += took
             progress.advance(len(batch))
     return values, seconds
 
@@ -171,7 +184,7 @@ def figures(questions: Sequence[Question], judge, names: Sequence[str]) -> dict[
         (question.id, name): exact_match(values["answers"][question.id][name], item.answers)
         for question in questions
         for name, item in question.lists.items()
-        if item.answers and values["answers"]
+        if item.answers
     }
     answers = [text for lists in values["answers"].values() for text in lists.values()]
     rewards = {}
@@ -280,8 +293,8 @@ def check_generator(arguments: argparse.Namespace) -> None:
     from scoring.scores import generator_model, judge_of
 
     if arguments.input:
-        items = read_items(arguments.input, "udcg")[: arguments.limit]
-        questions, rule, generator = questions_of_items(items), ScoringSettings(), GeneratorSettings()
+        items = read_items(arguments.input, "validity")[: arguments.limit]
+        questions, rule, generator = questions_of_items(items, arguments.seed), ScoringSettings(), GeneratorSettings()
         model: tuple[str, str | None] = (arguments.model, None)
     else:
         settings = read_settings("", ["--config", str(arguments.config), *arguments.settings])

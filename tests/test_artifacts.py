@@ -9,6 +9,7 @@ import pytest
 
 from core.artifacts import Stage, completed, hold, in_batches, read_json_lines
 from core.errors import InputError
+from core.runtime import Progress
 from core.stages import carry_out
 from tests.conftest import ROOT
 
@@ -29,7 +30,7 @@ def test_a_stage_goes_on_after_its_last_whole_record(tmp_path):
     (tmp_path / "part-0.jsonl").write_text('{"id": "a", "value": "kept"}\n{"id": "b", "val')  # killed while writing
     stage = Stage(tmp_path, {"k": 1}, {})
     assert stage.done() == {"a"}
-    counts = in_batches(stage, BATCHES, make, lambda n: None)
+    counts = in_batches(stage, BATCHES, make, Progress("test", 4))
     assert counts == {"made": 3, "found": 1}
     assert [(r["id"], r["value"]) for r in stage.records()] == [("a", "kept"), ("b", "B"), ("c", "C"), ("d", "D")]
 
@@ -102,7 +103,7 @@ def test_too_many_failures_stop_the_run(tmp_path):
         return {"total": len(list(records)), "failed": 2, "reasons": {"empty answer": 2}}
 
     with pytest.raises(
-        InputError, match=r"2 of 4 failed \(2 empty answer\), more than `run.max_failed_fraction` = 0.1"
+        InputError, match=r"2 of 4 turns failed \(reasons: 2 empty answer\), more than `run.max_failed_fraction` = 0.1"
     ):
         carry_out(Stage(tmp_path, {}, {}), lambda: BATCHES, lambda: make, count, most_failed=0.1)
     assert len(list(Stage(tmp_path, {}, {}).records())) == 4  # what was computed is there

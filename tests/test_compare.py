@@ -1,5 +1,6 @@
 """`python -m train.compare`: several rewards beside each other."""
 
+import json
 import sys
 
 import pytest
@@ -21,3 +22,16 @@ def test_several_rewards_share_candidates_and_rankings(tmp_path):
         assert pairs and all(pair["reward"] == reward and pair["gap"] > 0 for pair in pairs)
     table = (tmp_path / "run/rewards/table.md").read_text()
     assert table in said and all(reward in table for reward in rewards)
+
+
+def test_what_a_reward_lacks_is_said_before_anything_is_made(tmp_path):
+    turns = [{"id": f"c_{n}", "history": [], "question": "Who?"} for n in range(3)]
+    (tmp_path / "turns.jsonl").write_text("".join(json.dumps(turn) + "\n" for turn in turns))
+    (tmp_path / "test.jsonl").write_text(json.dumps(turns[0] | {"answers": ["Ann"]}) + "\n")
+    (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "d", "text": "Ann."}) + "\n")
+    words = [sys.executable, "-m", "train.compare", "--config", "configs/quickstart.yaml", "--data.format", "records"]
+    words += ["--data.train", tmp_path / "turns.jsonl", "--data.corpus", tmp_path / "corpus.jsonl"]
+    words += ["--data.test", tmp_path / "test.jsonl", "--run.dir", tmp_path / "run"]
+    said = finish([*words, "--rewards", "key_entropy", "udcg"], ok=False)
+    assert "the reward `udcg` needs `relevant` in every turn; 3 of 3" in said
+    assert not (tmp_path / "run/candidates").exists()

@@ -1,10 +1,12 @@
 """The fast passes equal the plain oracle on every family of models, made small and random from their configs."""
 
 import copy
+import importlib.util
 import logging
 import math
 import sys
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,8 +28,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )  # fmt: skip
 
-from core.chat import reply_ids
-from core.decoding import score_continuations
+from core.chat import harmless, reply_ids
+from core.decoding import decode, score_continuations
 from core.errors import InputError
 from core.language_model import PLAIN_TEMPLATE, LanguageModel, load_language_model, load_tokenizer
 from core.parts import fit_to_cpu, rotary
@@ -264,6 +266,68 @@ def test_not_a_number_fails_one_record_and_the_others_go_on():
     assert found[1].value is None and "not a number" in found[1].error
     for i in (0, 2):
         assert found[i].stats.hd == pytest.approx(plain_scores(clean, READINGS[i], 5).hd, abs=1e-4)
+    judge = Judge(lm, ScoringSettings(samples=2, sample_tokens=4), 5, 1000, load_entailment("exact", 1000))
+    items = [Item(reading, (True,) * len(reading.documents), ("lake",)) for reading in READINGS]
+    names = ["udcg", "answer_logprob", "delta_seper_soft", "delta_seper_hard"]
+    for name, one in judge.scores(items, names)[1].items():
+        assert one.value is None and "not a number" in one.error, name
+    for one in judge.scores([items[0]], names)[0].values():
+        assert math.isfinite(one.value)
+
+
+def test_a_reference_answer_that_the_model_can_never_say_has_a_reason():
+    lm = family("qwen2")
+    banned = reply_ids(lm, "Port Verna")[0]
+
+    def masked(logits):
+        changed = logits.clone()
+        changed[..., banned] = -math.inf
+        return changed
+
+    judge = Judge(with_logits(lm, masked), ScoringSettings(), 5, 1000)
+    item = Item(READINGS[0], answers=("Port Verna",))
+    score = judge.scores([item], ["answer_logprob"])[0]["answer_logprob"]
+    assert score.value is None and "infinite" in score.error
+    both = judge.scores([Item(READINGS[0], answers=("Port Verna", "lake"))], ["answer_logprob"])[0]["answer_logprob"]
+    assert math.isfinite(both.value)
+
+
+def test_a_prompt_that_nearly_fills_learned_positions_is_read_with_short_ones():
+    lm = family("gpt2")
+    short = prompt_of(lm, READINGS[2], 8)[0]
+    long = (short * 20)[: lm.context - 8]
+    alone, beside = decode(lm, [long], 8)[0][0], decode(lm, [long, short, long[:-3], short[:-2]], 8)[0][0]
+    assert beside.ids == alone.ids and beside.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+    replies = [[long[5:13]], [short[:40]]]
+    given, given_alone = (score_continuations(lm, [long, short][:n], replies[:n])[0][0] for n in (2, 1))
+    assert given.logprobs == pytest.approx(given_alone.logprobs, abs=1e-4)
+
+
+def test_templates_that_let_a_model_think(tmp_path, caplog):
+    lm = family("qwen3")
+    folder = Path(importlib.util.find_spec("trl").origin).parent / "chat_templates"
+    lm.tokenizer.chat_template = (folder / "qwen3.jinja").read_text()
+    lm.tokenizer.save_pretrained(tmp_path)
+    lm = LanguageModel("thinks if asked", lm.model, load_tokenizer(str(tmp_path)))
+    said = lm.tokenizer.decode(prompt_of(lm, READINGS[0], 8)[0])
+    assert said.endswith("<think>\n\n</think>\n\n")
+    assert lm.tokenizer.decode(reply_ids(lm, "NO-RESPONSE")) == "NO-RESPONSE"
+    load_tokenizer(str(tmp_path)).save_pretrained(tmp_path / "again")
+    assert load_tokenizer(str(tmp_path / "again")).chat_template == lm.tokenizer.chat_template
+    for name in ("gptoss", "deepseek_r1_distill"):
+        lm.tokenizer.chat_template = (folder / f"{name}.jinja").read_text()
+        lm = LanguageModel(name, lm.model, lm.tokenizer)
+        assert lm.tokenizer.decode(reply_ids(lm, "NO-RESPONSE")) == "NO-RESPONSE"
+        assert f"{name}: its chat template puts more than the reply after a prompt" in caplog.text
+
+
+def test_added_tokens_of_plain_text_stay_as_they_are():
+    tokenizer = copy.deepcopy(tokenizer_of_600())
+    tokenizer.add_tokens(["\n\n", "<table>"])
+    assert harmless(tokenizer, "One.\n\n<table>") == "One.\n\n<table>"
+    assert harmless(tokenizer, f"One.{tokenizer.eos_token}") != f"One.{tokenizer.eos_token}"
+    tokenizer.chat_template += "{# <table> #}"
+    assert harmless(tokenizer, "<table>") == "< table>"
 
 
 def test_a_prompt_longer_than_the_context():

@@ -130,6 +130,32 @@ def test_bad_items_are_named(lm, change, reward, expected):
         score(ITEM | change, reward, lm)
 
 
+@pytest.mark.parametrize(
+    ("reward", "options", "expected"),
+    [
+        ("key_entrop", {}, "did you mean `key_entropy`"),
+        ("weighted", {}, "`weighted` is no reward of single lists"),
+        ("udcg", {"abstention": "sequnce"}, "`abstention` must be one of first_token, sequence, got 'sequnce'"),
+        ("udcg", {"abstenton": "sequence"}, "did you mean `abstention`"),
+        ("key_entropy", {"lm": None}, "needs a generator"),
+    ],
+)
+def test_bad_arguments_are_named(lm, reward, options, expected):
+    with pytest.raises(InputError, match=expected):
+        score(ITEM, reward, **({"lm": lm} | options))
+
+
+def test_an_item_without_passages_needs_no_model():
+    made = score(ITEM | {"passages": []}, "udcg", None, name="m")
+    assert made["udcg"] == {"m": None} and made["errors"] == {"udcg": {"m": "no documents retrieved"}}
+
+
+def test_a_cut_document_is_told_for_delta_seper_too(lm):
+    long = ITEM | {"passages": [*ITEM["passages"], {"text": "word " * lm.context, "is_relevant": False}]}
+    made = score(long, "delta_seper_soft", lm, samples=2, sample_tokens=4, entailment="exact")
+    assert made["models_info"][lm.name]["cut"] == 1 and made["delta_seper_soft"][lm.name] is not None
+
+
 def test_an_item_that_knows_its_probabilities_is_not_judged_beside_one_that_does_not(lm):
     known = ITEM | {"passages": [p | {"no_res_prob": 0.2} for p in ITEM["passages"]], "errors": {"udcg": {"m": "old"}}}
     for items in ([known, ITEM], [ITEM, known]):

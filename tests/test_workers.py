@@ -14,6 +14,7 @@ import torch
 
 from core.artifacts import Stage, in_batches
 from core.errors import InputError
+from core.runtime import Progress
 from core.stages import shared_out
 from core.workers import beside, cores, map_on_cores
 from scoring.generator import answer_all
@@ -65,14 +66,14 @@ def test_a_process_that_collects_garbage_copies_no_memory():
 
 def test_a_stage_keeps_its_order_and_passes_over_what_is_done(tmp_path):
     things = [[Thing(f"{i}{j}") for j in range(3)] for i in range(4)]
-    stage, steps = Stage(tmp_path / "stage", {}, {}), []
+    stage, progress = Stage(tmp_path / "stage", {}, {}), Progress("test", 12)
     stage.append([{"id": "00", "made": 0}, *({"id": f"1{j}", "made": 0} for j in range(3))])
 
     def make(batch):
         assert batch[0].id != "10"  # that batch is there already
         return [{"id": thing.id, "made": os.getpid()} for thing in batch]
 
-    counts = in_batches(stage, things, make, steps.append, 2)
+    counts = in_batches(stage, things, make, progress, 2)
     records = list(stage.records())
     assert [r["id"] for r in records] == [
         "00",
@@ -84,7 +85,7 @@ def test_a_stage_keeps_its_order_and_passes_over_what_is_done(tmp_path):
         *(f"{i}{j}" for i in (2, 3) for j in "012"),
     ]
     assert {r["made"] for r in records[4:]}.isdisjoint({0, os.getpid()})
-    assert counts == {"made": 8, "found": 4} and sum(steps) == 12
+    assert counts == {"made": 8, "found": 4} and progress.count == 12 and progress.known == 3
 
 
 def test_errors_come_through():

@@ -22,9 +22,9 @@ from core.inputs import same_data
 from core.read_settings import read_settings
 from core.runtime import log, process, run_command, set_up_logging, wait_for_all
 from core.settings import Settings
-from rewriter.conversations import turns_of
-from scoring.labels import REWARDS, check_labels
-from train.dpo import run_all
+from scoring.labels import REWARDS
+from scoring.scores import check_scoring
+from train.dpo import prepare, run_all
 from train.tables import grid, label_of, shown
 
 SHARED = ("candidates", "rankings")
@@ -33,7 +33,7 @@ SYSTEMS = ("base", "sft", "dpo")
 
 def compare_rewards(settings: Settings, rewards: list[str]) -> None:
     """A run for each reward, and the table."""
-    run_all(replace(settings, run=replace(settings.run, until="rankings")))
+    prepare(settings)
     made = [
         replace(
             settings,
@@ -44,7 +44,8 @@ def compare_rewards(settings: Settings, rewards: list[str]) -> None:
         for reward in rewards
     ]
     for one in made:
-        check_labels(turns_of(one, "train", one.run.limit), one.scoring, "`data.train`")
+        check_scoring(one)
+    run_all(replace(settings, run=replace(settings.run, until="rankings")))
     for one in made:
         for stage in SHARED:
             if process()[0] == 0 and not (one.run_dir / stage).exists():
