@@ -60,7 +60,7 @@ class EntailmentModel:
             model = AutoModelForSequenceClassification.from_pretrained(name, use_safetensors=True)
         except (OSError, ValueError, SafetensorError) as error:
             raise InputError(
-                f"the model `{name}` of `entailment` cannot be loaded: {first_line(error)}. "
+                f"the model `{name}` of `entailment` cannot be loaded: {first_line(error).rstrip('.')}. "
                 "Weights must be safetensors; `exact` needs no model."
             ) from error
         self.model = model.to(self.device).eval()

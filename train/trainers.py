@@ -8,6 +8,7 @@ from core.errors import InputError
 from core.runtime import Progress, log, process, seed_of
 from train.policy import ADAPTER
 
+BATCH_SIZES = ("gradient_accumulation_steps", "per_device_train_batch_size")  # together, rows of a step
 FEW_STEPS = 10  # fewer leave an adapter as good as untrained
 CARD = """# Query rewriter
 
@@ -161,9 +162,9 @@ def finish_training(trainer, stage: Stage, rows: int) -> None:
     log.info("%s: %d rows, %d steps, %s in %.0f s -> %s", stage.name, rows, trainer.state.global_step, figures,
              last.get("train_runtime", 0.0), stage.folder / ADAPTER)  # fmt: skip
     if trainer.state.global_step < FEW_STEPS:
+        sizes = ((name, getattr(trainer.args, name)) for name in BATCH_SIZES)
+        lower = [f"`{stage.name}.{name}` ({size})" for name, size in sizes if size > 1]
         log.warning(
-            "%s: %d steps are too few to learn from: give more turns, or lower `%s.gradient_accumulation_steps` (%d), "
-            "`%s.per_device_train_batch_size` (%d) or `pairs.drop_fraction`.",
-            stage.name, trainer.state.global_step, stage.name, trainer.args.gradient_accumulation_steps, stage.name,
-            trainer.args.per_device_train_batch_size,
+            "%s: %d steps are too few to learn from: give more turns, or lower %s.",
+            stage.name, trainer.state.global_step, " or ".join([*lower, "`pairs.drop_fraction`"]),
         )  # fmt: skip
