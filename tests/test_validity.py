@@ -35,6 +35,12 @@ def test_both_lists_share_the_retrieved_documents():
         assert [doc for doc in gold if doc != "g"] == ["a", "b"]
 
 
+def test_both_lists_are_of_equal_length_where_few_documents_are_found():
+    for seed in range(5):
+        gold, without = gold_and_without({"g"}, ["a", "g", "b"], 10, random.Random(seed))
+        assert without == ["a", "b"] and len(gold) == 2 and "g" in gold
+
+
 def test_names_are_escaped_in_the_plot():
     made = {"rewards": {"<b>&": {"gold over without": {"rate": 0.5}}}}
     root = xml.etree.ElementTree.fromstring(plot_of(made))
@@ -61,6 +67,17 @@ def test_the_command(random_llama, tmp_path):
     assert "| key_entropy |" in (tmp_path / "out/validity.md").read_text()
     assert "| key_entropy |" in said
     xml.etree.ElementTree.parse(tmp_path / "out/validity.svg")
+
+
+def test_rewards_that_make_no_answer_are_compared_with_answers_too(random_llama, tmp_path):
+    (tmp_path / "in.jsonl").write_text(
+        "".join(json.dumps(ITEM | {"question": f"Where was Talpa born? {n}"}) + "\n" for n in range(3))
+    )
+    words = ["--input", tmp_path / "in.jsonl", "--model", random_llama, "--output", tmp_path / "out"]
+    finish([sys.executable, "-m", "scoring.validity", *words, "--rewards", "udcg"])
+    made = json.loads((tmp_path / "out/validity.json").read_text())
+    assert list(made["rewards"]) == ["udcg"] and made["abstaining"] is not None
+    assert set(made["answers_right"]) == {"gold", "without"}
 
 
 def test_rewards_that_lack_answers_are_refused_or_said(random_llama, tmp_path):
