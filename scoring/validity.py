@@ -31,8 +31,8 @@ from retrieval.retriever import retriever_of
 from rewriter.conversations import turns_of
 from scoring import grogu
 from scoring.answers import exact_match
+from scoring.items import as_item, read_items
 from scoring.labels import NEEDS, REWARDS
-from scoring.utility import as_item, read_items
 
 BATCH = 32
 LISTS = ("gold", "without")  # the two lists of each question; then, with a collection, `random` and `retrieved`
@@ -314,7 +314,7 @@ def check_generator(arguments: argparse.Namespace) -> None:
     if needy:
         log.warning("%s left out: %d of %d questions have no `answers`", ", ".join(needy), bare, len(questions))
         names = [name for name in names if name not in needy]
-    judge = judge_of(model, rule, generator, names, arguments.seed)
+    judge = judge_of(model, rule, generator, [*names, "key_entropy"], arguments.seed)  # which makes the answers
     made = {"model": model[0], "settings": asdict(rule)} | figures(questions, judge, names)
     write_json(arguments.output / "validity.json", made)
     write_atomic(arguments.output / "validity.md", table_of(made))

@@ -74,9 +74,9 @@ def test_rewards_that_make_no_answer_are_compared_with_answers_too(random_llama,
         "".join(json.dumps(ITEM | {"question": f"Where was Talpa born? {n}"}) + "\n" for n in range(3))
     )
     words = ["--input", tmp_path / "in.jsonl", "--model", random_llama, "--output", tmp_path / "out"]
-    finish([sys.executable, "-m", "scoring.validity", *words, "--rewards", "udcg"])
+    finish([sys.executable, "-m", "scoring.validity", *words, "--rewards", "reciprocal_rank"])
     made = json.loads((tmp_path / "out/validity.json").read_text())
-    assert list(made["rewards"]) == ["udcg"] and made["abstaining"] is not None
+    assert list(made["rewards"]) == ["reciprocal_rank"] and made["abstaining"] is not None
     assert set(made["answers_right"]) == {"gold", "without"}
 
 
