@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
+from typing import Any, Protocol
 
 from core.errors import InputError, first_line
 from scoring.answers import normalise
@@ -47,22 +48,10 @@ class EntailmentModel:
 
     def __init__(self, name: str, batch_tokens: int = 16384, device: str | None = None):
         import torch
-        from safetensors import SafetensorError
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-        from core.language_model import check_folder
 
         self.name, self.batch_tokens = name, batch_tokens
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            check_folder(name)
-            self.tokenizer = AutoTokenizer.from_pretrained(name)
-            model = AutoModelForSequenceClassification.from_pretrained(name, use_safetensors=True)
-        except (OSError, ValueError, SafetensorError) as error:
-            raise InputError(
-                f"the model `{name}` of `entailment` cannot be loaded: {first_line(error).rstrip('.')}. "
-                "Weights must be safetensors; `exact` needs no model."
-            ) from error
+        self.tokenizer, model = loaded(name)
         self.model = model.to(self.device).eval()
         self.columns = columns_of(name, model.config.id2label)
         self.known: dict[Text, Verdict] = {}
@@ -92,6 +81,29 @@ class EntailmentModel:
             )
         for pair, row in zip(pairs, rows.tolist(), strict=True):
             self.known[pair] = Verdict(LABELS[row.index(max(row))], row[2])
+
+
+@lru_cache(maxsize=1)
+def loaded(name: str) -> tuple[Any, Any]:
+    """The tokenizer and the model; read once, however many items ask for them.
+
+    Raises:
+        InputError: they cannot be loaded.
+    """
+    from safetensors import SafetensorError
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    from core.language_model import check_folder
+
+    try:
+        check_folder(name)
+        model = AutoModelForSequenceClassification.from_pretrained(name, use_safetensors=True)
+        return AutoTokenizer.from_pretrained(name), model
+    except (OSError, ValueError, SafetensorError) as error:
+        raise InputError(
+            f"the model `{name}` of `entailment` cannot be loaded: {first_line(error).rstrip('.')}. "
+            "Weights must be safetensors; `exact` needs no model."
+        ) from error
 
 
 def columns_of(name: str, labels: dict[int, str]) -> list[int]:
