@@ -1,8 +1,8 @@
 """What the tiny language model learns from: rewriting, reading and abstaining, each in a fresh world of invented
 entities.
 
-Several questions share one set of documents. They are branches on a common prefix, and a tree mask keeps them apart,
-so the documents are read once for all of them.
+Several questions share a conversation and a set of documents. They are branches on a common prefix, and a tree mask
+keeps them apart, so the prefix is read once for all of them.
 """
 
 import random
@@ -13,15 +13,15 @@ from transformers import PreTrainedTokenizerFast
 
 from rewriter.prompts import rewrite_messages
 from scoring.prompts import ABSTAIN, ANSWER, answer_messages
-from train.tiny_world import Asked, Conversation, Fact, World, grammar, sentence, stand_alone
+from train.tiny_world import Asked, Conversation, Fact, Passage, World, grammar, sentence, stand_alone
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|> ' + m['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 KINDS = ["person", "person", "person", "company", "company", "film", "film", "town", "town"]
-HISTORY = [26, 24, 18, 12, 8, 6, 6]  # weights of 0, 1, 2 ... turns before the question
-SHORT_HISTORY = [60, 40]  # the same in the first lessons, with up to two documents
+HISTORY = [20, 26, 18, 14, 8, 8, 6]  # weights of 0, 1, 2 ... turns before the question
+SHORT_HISTORY = [45, 55]  # the same in the first lessons, with up to two documents
 REWRITES = {"right": 0.30, "raw": 0.45, "wrong": 0.13, "short": 0.12}  # what a rewriter is taught to say
 UNTUNED = {"right": 0.22, "raw": 0.66, "wrong": 0.06, "short": 0.06}  # the same in the last lessons
 
@@ -42,18 +42,18 @@ def mini_world(rng: random.Random, split: str) -> tuple[World, dict[str, int] | 
     return world, favourite if rng.random() < 0.7 else None
 
 
-def lead_up(
-    world: World, fact: Fact, weights: list[int], wording: int | None = None
-) -> tuple[list[dict[str, str]], Asked]:
-    """A conversation that arrives at a question for `fact`."""
+def lead_up(world: World, facts: list[Fact], weights: list[int]) -> Conversation:
+    """A conversation of 0, 1, 2 ... turns, by their `weights`, that leads up to questions for `facts` without asking
+    for one of them."""
     rng, talk = world.rng, Conversation(world)
     for _ in range(rng.choices(range(len(weights)), weights)[0]):
         before = talk.next_fact()
-        if rng.random() < 0.4:
-            before = Fact(fact.entity, rng.choice(list(fact.entity.values)))
-        if (before.entity, before.attribute) != (fact.entity, fact.attribute):
+        if rng.random() < 0.6:
+            entity = rng.choice(facts).entity
+            before = Fact(entity, rng.choice(list(entity.values)))
+        if before not in facts:
             talk.answer(talk.ask(before))
-    return talk.history, talk.ask(fact, wording)
+    return talk
 
 
 def recall(rng: random.Random, split: str, branches: int = 5) -> list[Branch]:
@@ -110,14 +110,28 @@ def reading(
     unknown = [fact for entity in world.entities[:4] for fact in world.facts(entity) if fact not in known]
     unknown_topic = [fact for fact in unknown if fact.attribute == topic and fact.entity.kind == main.kind]
     instruction = ABSTAIN if documents and rng.random() < 0.3 else ANSWER
-    made = []
+    facts = []
     for _ in range(branches if documents else 2):
         pools = (known_topic, known) if known and rng.random() < told else (unknown_topic, unknown)
-        fact = rng.choice(pools[0] if pools[0] and rng.random() < 0.6 else pools[1])
-        history, asked = lead_up(world, fact, HISTORY if most_documents > 2 else SHORT_HISTORY)
-        messages = answer_messages(history, asked.question, [document.text for document in documents], instruction)
-        made.append(Branch(messages, "NO-RESPONSE" if instruction is ABSTAIN and fact not in known else fact.value))
-    return made
+        facts.append(rng.choice(pools[0] if pools[0] and rng.random() < 0.6 else pools[1]))
+    talk = lead_up(world, facts, HISTORY if most_documents > 2 else SHORT_HISTORY)
+    return distinct([question_on(talk, fact, documents, instruction) for fact in facts])
+
+
+def question_on(
+    talk: Conversation, fact: Fact, documents: list[Passage], instruction: str, wording: int | None = None
+) -> Branch:
+    """The next question of a conversation, on some documents; the target is the fact, or to abstain from it."""
+    known = any(fact in document.facts for document in documents)
+    messages = answer_messages(
+        talk.history, talk.ask(fact, wording).question, [document.text for document in documents], instruction
+    )
+    return Branch(messages, "NO-RESPONSE" if instruction is ABSTAIN and not known else fact.value)
+
+
+def distinct(branches: list[Branch]) -> list[Branch]:
+    """Branches on one prefix, each question once."""
+    return list({branch.messages[-1]["content"]: branch for branch in branches}.values())
 
 
 def telling_apart(
@@ -161,16 +175,15 @@ def telling_apart(
     ]
     instruction = ABSTAIN if rng.random() < abstain else ANSWER
     weights = HISTORY if count > 2 or abstain == 1 else SHORT_HISTORY
-    made = []
+    facts = []
     for number in range(branches):
         if number < 2 or not stated:
-            fact = Fact(main, topic)
+            facts.append(Fact(main, topic))
         else:
-            fact = rng.choice(stated if number < 4 else known)
-        history, asked = lead_up(world, fact, weights, wording if rng.random() < 0.7 else None)
-        messages = answer_messages(history, asked.question, [document.text for document in documents], instruction)
-        made.append(Branch(messages, "NO-RESPONSE" if instruction is ABSTAIN and fact not in known else fact.value))
-    return made
+            facts.append(rng.choice(stated if number < 4 else known))
+    talk = lead_up(world, facts, weights)
+    asked = [question_on(talk, f, documents, instruction, wording if rng.random() < 0.7 else None) for f in facts]
+    return distinct(asked)
 
 
 def rewriting(
