@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -12,7 +13,6 @@ from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
 from core.artifacts import sha256
 from core.errors import InputError, first_line
-from core.parts import fit_to_cpu
 from core.runtime import log
 
 # For a tokenizer without a chat template; a completion begins with a blank, so that prompts stay prefixes.
@@ -51,6 +51,41 @@ class LanguageModel:
         """Longest sequence the model takes, in tokens."""
         config = self.model.config.get_text_config()
         return getattr(config, "max_position_embeddings", None) or 1 << 20
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    @property
+    def sliding_window(self) -> int | None:
+        """The shortest attention window of a layer, in tokens; None where every layer sees all tokens."""
+        layers = DynamicCache(config=self.model.config).layers
+        return min((layer.sliding_window for layer in layers if layer.is_sliding), default=None)
+
+    @cached_property
+    def takes_4d_masks(self) -> bool:
+        """Whether a 4D attention mask decides what each token sees, tried on three tokens: the third continues the
+        first and must not see the second."""
+        if self.sliding_window is not None:
+            return False
+        mask = torch.zeros(1, 1, 3, 3, dtype=self.model.dtype, device=self.device)
+        mask[0, 0, [0, 0, 1, 2], [1, 2, 2, 1]] = torch.finfo(mask.dtype).min
+        special = set(self.tokenizer.all_special_ids)
+        first, second, third = [token for token in range(len(special) + 3) if token not in special][:3]
+        positions = torch.tensor([[0, 1, 1]], device=self.device)
+        with torch.inference_mode():
+            try:
+                masked = self.model(
+                    input_ids=torch.tensor([[first, second, third]], device=self.device),
+                    attention_mask=mask,
+                    position_ids=positions,
+                )
+            except (RuntimeError, ValueError, TypeError, IndexError):
+                return False
+            plain = self.model(input_ids=torch.tensor([[first, third]], device=self.device))
+        tolerance = 1e-3 if self.model.dtype == torch.float32 else 0.1
+        difference = masked.logits[0, -1].float().softmax(-1) - plain.logits[0, -1].float().softmax(-1)
+        return difference.abs().sum().item() < tolerance
 
     @property
     def stop_ids(self) -> list[int]:
@@ -112,8 +147,6 @@ def load_language_model(
             [{"role": "user", "content": "?"}], add_generation_prompt=True, return_dict=False
         )
         model = model.to(device).eval()
-        if not trainable:
-            fit_to_cpu(model)
     except LOADING_ERRORS as error:
         what = f"{name} with adapter {adapter}" if adapter else name
         raise InputError(f"the model `{what}` cannot be loaded: {first_line(error)}") from error

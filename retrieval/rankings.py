@@ -51,7 +51,7 @@ def make_rankings(settings: Settings) -> Stage:
     candidates = completed(settings.run_dir / "candidates")
 
     def plan() -> list[list[Queries]]:
-        found = (Queries(r["id"], tuple(c["text"] for c in r["candidates"])) for r in candidates.records())
+        found = (Queries(r["id"], tuple(c["query"] for c in r["candidates"])) for r in candidates.records())
         return shared_out(sorted(found, key=lambda queries: queries.id), BATCH)
 
     def worker():
@@ -69,7 +69,7 @@ def make_rankings(settings: Settings) -> Stage:
     def summarise_found(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
         counts = summarise(records)
         if counts.get("rankings") and counts["empty"] == counts["rankings"]:
-            example = next(c["text"] for r in candidates.records() for c in r["candidates"])
+            example = next(c["query"] for r in candidates.records() for c in r["candidates"])
             raise InputError(
                 f"rankings: not one of {counts['rankings']} rewrites has a document; one of them is {example!r:.80}. "
                 f"Do they share words with `data.corpus`? All are in {candidates.folder}; look at `rewriter.model`, "

@@ -66,8 +66,8 @@ def gold_and_without(
 def questions_of(turns: Sequence[Turn], collection: Collection, settings: Settings, seed: int) -> list[Question]:
     """For each turn with a gold document: `gold` and `without`, and one gold document with 4 `random` and with 4
     `retrieved` ones. Documents are retrieved with the turn's `rewrite`, or its question where it has none."""
-    from scoring.generator import Reading
-    from scoring.rewards import Item
+    from scoring.generator import GenerationInput
+    from scoring.rewards import RewardInput
 
     rng = random.Random(seed)
     judged = [turn for turn in turns if any(g >= 1 and d in collection for d, g in turn.relevant.items())]
@@ -91,8 +91,8 @@ def questions_of(turns: Sequence[Turn], collection: Collection, settings: Settin
             Question(
                 turn.id,
                 {
-                    name: Item(
-                        Reading.of(turn.history, turn.question, collection.contents(docs)),
+                    name: RewardInput(
+                        GenerationInput.of(turn.history, turn.question, collection.contents(docs)),
                         tuple(doc in relevant for doc in docs),
                         turn.answers,
                     )

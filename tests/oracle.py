@@ -3,15 +3,20 @@
 import torch
 
 from core.records import TokenStats
-from scoring.generator import Reading, prompt_of
+from scoring.generator import GenerationInput, Generator
 from scoring.prompts import ABSTAIN
 
 
+def prompt_of(lm, reading: GenerationInput, room: int, *instruction: str) -> tuple[list[int], int]:
+    """Token ids of one prompt, and the number of documents left out."""
+    return Generator(lm, room, 1000).prompts([reading], room, *instruction)[0]
+
+
 @torch.no_grad()
-def plain_scores(lm, reading: Reading, max_new_tokens: int) -> TokenStats:
+def plain_scores(lm, reading: GenerationInput, max_new_tokens: int) -> TokenStats:
     """Greedy answer by `generate` with its scores, then one full forward with and one without the documents."""
     grounded, _ = prompt_of(lm, reading, max_new_tokens)
-    bare, _ = prompt_of(lm, Reading(reading.history, reading.question, ()), max_new_tokens)
+    bare, _ = prompt_of(lm, reading.without_documents, max_new_tokens)
     out = lm.model.generate(
         torch.tensor([grounded]), attention_mask=torch.ones(1, len(grounded), dtype=torch.long),
         max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=lm.tokenizer.pad_token_id,
@@ -29,11 +34,13 @@ def plain_scores(lm, reading: Reading, max_new_tokens: int) -> TokenStats:
 
 
 @torch.no_grad()
-def plain_no_res(lm, reading: Reading, refusal: list[int], abstention: str) -> list[float]:
+def plain_no_res(lm, reading: GenerationInput, refusal: list[int], abstention: str) -> list[float]:
     """Probability of abstaining from each passage: one at a time, all logits kept."""
     found = []
     for document in reading.documents:
-        prompt, _ = prompt_of(lm, Reading(reading.history, reading.question, (document,)), len(refusal), ABSTAIN)
+        prompt, _ = prompt_of(
+            lm, GenerationInput(reading.history, reading.question, (document,)), len(refusal), ABSTAIN
+        )
         p = torch.softmax(lm.model(torch.tensor([prompt + refusal])).logits[0].float(), -1)
         steps = p[range(len(prompt) - 1, len(prompt) + len(refusal) - 1), refusal]
         found.append(float(steps[0] if abstention == "first_token" else steps.prod()))

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-
 from core.decoding import entropy_of
+
 from core.records import TokenStats
 from scoring.grogu import key_tokens, score_of, utility
 

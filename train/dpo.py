@@ -64,7 +64,7 @@ def make_second_round(settings: Settings) -> None:
         settings,
         run=replace(settings.run, dir=str(settings.run_dir / SECOND_ROUND), redo_from=None, until=None),
         data=same_data(settings),
-        rewriter=replace(settings.rewriter, adapter=str(settings.run_dir / "sft" / "adapter")),
+        rewriter=replace(settings.rewriter, adapter=str(settings.run_dir / "sft" / "adapter"), examples=[]),
         generator=replace(settings.generator, model=model, adapter=adapter),
     )
     for make in (make_candidates, make_rankings, make_scores, make_pairs):

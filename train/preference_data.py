@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.artifacts import Stage
-from core.chat import fitting
+from core.chat import normalize_messages
 from core.errors import InputError
 from core.runtime import log
 
@@ -12,7 +12,7 @@ from core.runtime import log
 def preference_rows(pairs: Stage, tokenizer) -> list[dict[str, Any]]:
     """Rows with `prompt`, `chosen` and `rejected` messages, the prompt as the model's template takes it."""
     return [
-        {"prompt": fitting(tokenizer, r["prompt"]), "chosen": r["chosen"], "rejected": r["rejected"]}
+        {"prompt": normalize_messages(tokenizer, r["prompt"]), "chosen": r["chosen"], "rejected": r["rejected"]}
         for r in pairs.records()
     ]
 

@@ -85,10 +85,10 @@ def long_jobs(turns: int) -> list[list]:
 def model_of(case: str):
     """The generator of a case."""
     import torch
+    from core.parts import fit_to_cpu
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     from core.language_model import LanguageModel, load_language_model
-    from core.parts import fit_to_cpu
 
     tiny = load_language_model(str(ROOT / "configs/tiny-model"))
     if case == "a":
@@ -191,8 +191,9 @@ class PeakMemory:
 
 def in_chunks(jobs: list[list], make) -> list:
     """What `make` makes of the readings of some turns at a time, as the stage `scores` does it."""
-    from core.stages import shared_out
     from core.workers import cores, map_on_cores
+
+    from core.stages import shared_out
     from scoring.scores import BATCH
 
     chunks = [[r for job in some for r in job] for some in shared_out(jobs, BATCH, cores())]
