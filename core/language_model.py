@@ -13,6 +13,7 @@ from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
 from core.artifacts import sha256
 from core.errors import InputError, first_line
+from core.gguf import gguf_sha256, is_gguf, model_folder
 from core.runtime import log
 
 # For a tokenizer without a chat template; a completion begins with a blank, so that prompts stay prefixes.
@@ -105,7 +106,7 @@ def load_language_model(
     """Load a model in evaluation mode.
 
     Args:
-        name: folder or Hub id; safetensors, no remote code.
+        name: folder, Hub id or `.gguf` file; safetensors, no remote code.
         adapter: folder or Hub id of a PEFT adapter.
         dtype: float32, bfloat16 or float16.
         trainable: whether the adapter's weights are to be trained.
@@ -119,16 +120,17 @@ def load_language_model(
         torch.device(device)
     except RuntimeError as error:
         raise InputError(f"there is no device `{device}`; take cpu, cuda or such as cuda:1.") from error
+    folder = model_folder(name)
     try:
-        for part in (name, adapter or ""):
+        for part in (folder, adapter or ""):
             check_folder(part)
         if adapter and (Path(adapter) / "adapter/adapter_config.json").is_file():
             raise FileNotFoundError(f"the adapter is the folder {Path(adapter) / 'adapter'}")
         if torch.device(device).type == "meta":
             raise ValueError("the device `meta` holds no values; take cpu or cuda")
-        tokenizer = load_tokenizer(name)
+        tokenizer = load_tokenizer(folder)
         model, found = AutoModelForCausalLM.from_pretrained(
-            name, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True
+            folder, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True
         )
         if strange := [*found["missing_keys"], *found["unexpected_keys"]]:
             log.warning("%s: %d weights do not fit its settings (first: `%s`)", name, len(strange), min(strange))
@@ -197,7 +199,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer, padding on the left; a missing pad token becomes the end token, a missing chat template a plain
     one. A template that lets the model think before it answers only if asked (Qwen3's) is told not to, in training
     too."""
-    tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
+    tokenizer = AutoTokenizer.from_pretrained(model_folder(name), padding_side="left")
     if tokenizer.chat_template is None:
         tokenizer.chat_template = PLAIN_TEMPLATE
     template = tokenizer.chat_template
@@ -209,9 +211,13 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def fingerprint(name: str, adapter: str | None = None) -> str:
-    """What identifies a model in a record: the hash of its weights, settings and tokenizer, or its Hub id."""
+    """What identifies a model in a record: the hash of its weights, settings and tokenizer (of the file, for a GGUF
+    file), or its Hub id."""
     parts = []
     for part in (name, adapter):
+        if part and is_gguf(part):
+            parts.append(gguf_sha256(part)[:16])
+            continue
         folder = Path(part or "")
         if part and folder.is_dir():
             deciding = ("*.safetensors", "*config.json", "tokenizer*", "vocab*", "merges*", "chat_template*")

@@ -150,8 +150,11 @@ def check_model(key: str, name: str) -> None:
     """
     from transformers import AutoConfig
 
+    from core.gguf import model_folder
+
+    folder = name if key == "scoring.entailment" else model_folder(name)
     try:
-        AutoConfig.from_pretrained(name)
+        AutoConfig.from_pretrained(folder)
     except (OSError, ValueError, KeyError) as error:
         way_out = "; `exact` needs no model" if key == "scoring.entailment" else ""
         raise InputError(f"`{key}`: {name} cannot be read: {first_line(error)}{way_out}") from error
