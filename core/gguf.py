@@ -1,7 +1,7 @@
 """Models in GGUF files (llama.cpp): converted once to safetensors, which is what is trained and loaded.
 
-A converted model is a folder in the user's cache, named by the SHA-256 of its file. It holds weights, settings, tokenizer,
-chat template and generation settings, and depends on nothing but the file.
+A converted model is a folder in the user's cache, named by the SHA-256 of its file. It holds weights, settings,
+tokenizer, chat template and generation settings, and depends on nothing but the file.
 """
 
 import shutil
@@ -107,8 +107,8 @@ def converted(path: Path) -> Path:
 def convert(path: Path, folder: Path) -> None:
     """Write the model of a GGUF file as safetensors.
 
-    Weights become float32, as llama.cpp computes them: a quantized weight is an integer times a float16 scale, which
-    float32 holds exactly and bfloat16 would round. `rewriter.dtype` and `generator.dtype` round when a model is loaded.
+    Weights become float32: a quantized weight is an integer times a float16 scale, and has more digits than bfloat16.
+    A model is rounded when it is loaded, where `rewriter.dtype` or `generator.dtype` say so.
 
     Args:
         path: the GGUF file.

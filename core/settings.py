@@ -66,7 +66,8 @@ class RewriterSettings:
     """The model that is trained, and how candidates are sampled from it.
 
     Args:
-        model: folder or Hub id of a causal language model; an evaluation that neither rewrites nor answers needs none.
+        model: folder, Hub id or `.gguf` file of a causal language model (docs/models.md); an evaluation that neither
+            rewrites nor answers needs none.
         adapter: PEFT adapter to start from.
         instruction: system message of the rewrite prompt; empty for the built-in one.
         dtype: float32, bfloat16 or float16.
@@ -107,7 +108,7 @@ class GeneratorSettings:
     """The model that answers and scores.
 
     Args:
-        model: folder or Hub id; the rewriter's model and adapter when not given.
+        model: folder, Hub id or `.gguf` file; the rewriter's model and adapter when not given.
         adapter: PEFT adapter of that model.
         dtype: float32, bfloat16 or float16.
         max_new_tokens: longest answer.
@@ -300,7 +301,9 @@ PASSED_ON = ("lora", "sft", "dpo")
 def rewriter_model(settings: Settings) -> str:
     """`rewriter.model`; raises InputError where it is not set."""
     if not settings.rewriter.model:
-        raise InputError("`rewriter.model` is not set; name a folder or a Hub id with `--rewriter.model MODEL`.")
+        raise InputError(
+            "`rewriter.model` is not set; name a folder, a Hub id or a `.gguf` file with `--rewriter.model MODEL`."
+        )
     return settings.rewriter.model
 
 

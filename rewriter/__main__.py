@@ -23,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="rewriter", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", required=True, help="folder or Hub id of the base model")
+    parser.add_argument("--model", required=True, help="folder, Hub id or .gguf file of the base model")
     parser.add_argument("--adapter", help="PEFT adapter, such as <run>/dpo/adapter")
     parser.add_argument("--input", type=Path, help="turns (JSONL); without it, questions are asked for")
     parser.add_argument("--max_new_tokens", type=int, default=48, help="longest rewrite (default 48)")

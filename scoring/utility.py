@@ -260,7 +260,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     rule = ScoringSettings()
     parser.add_argument("--reward", choices=REWARDS, default="key_entropy", help="default key_entropy")
-    parser.add_argument("--model", required=True, help="folder or Hub id; also the key of the results")
+    parser.add_argument("--model", required=True, help="folder, Hub id or .gguf file; also the key of the results")
     parser.add_argument("--adapter", help="PEFT adapter of the generator")
     parser.add_argument("--input", type=Path, required=True, help="items, JSON lines or a JSON list")
     parser.add_argument("--output", type=Path, required=True, help=".json writes a list, anything else JSON lines")

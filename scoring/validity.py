@@ -269,7 +269,7 @@ def main() -> None:
         help="settings of a run: generator, retrieval, scoring, data; any is overridden as in train/dpo.py",
     )
     parser.add_argument("--input", type=Path, help="items with `is_relevant`, instead of turns and a collection")
-    parser.add_argument("--model", help="the generator, with --input")
+    parser.add_argument("--model", help="the generator, with --input: folder, Hub id or .gguf file")
     parser.add_argument("--entailment", help="entailment model of Delta-SePer, or `exact`")
     parser.add_argument("--rewards", nargs="+", choices=REWARDS, help="default: all but those of Delta-SePer")
     parser.add_argument("--output", type=Path, required=True, help="folder for validity.json, .md and .svg")
