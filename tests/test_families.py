@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from core.generation import generate, greedy, score_completions
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -30,6 +29,7 @@ from transformers import (
 
 from core.chat import completion_ids, escape_special_tokens
 from core.errors import InputError
+from core.generation import generate, greedy, score_completions
 from core.language_model import PLAIN_TEMPLATE, LanguageModel, load_language_model, load_tokenizer
 from core.runtime import log
 from core.settings import ScoringSettings
@@ -190,8 +190,8 @@ def test_samples_of_one_prompt_are_those_of_separate_prompts(small, temperature)
                 entropy = float(torch.special.entr(logprobs.exp()).sum())
                 assert completion.entropies[step] == pytest.approx(entropy, abs=1e-4)
             assert together[i][sample].ids == ids
-    assert generate(small, prompts[1:2], steps, 1, choose if not temperature else sampler(draws[3:6], temperature, 1.0),
-                    samples)[0][2].ids == together[1][2].ids  # fmt: skip
+    choose = sampler(draws[3:6], temperature, 1.0) if temperature else greedy
+    assert generate(small, prompts[1:2], steps, 1, choose, samples)[0][2].ids == together[1][2].ids
 
 
 def test_which_families_take_4d_masks(small):
