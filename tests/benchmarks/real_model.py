@@ -1,9 +1,9 @@
 """Case `smollm2` of the benchmark: a real chat model over real conversations, beside the plain way.
 
-    python -m tests.benchmarks.scoring --case smollm2 --model models/SmolLM2-135M-Instruct.Q4_1.gguf --data data/mtrag_clapnq
+    python -m tests.benchmarks.scoring --model models/SmolLM2-135M-Instruct.Q4_1.gguf --data data/mtrag_clapnq
 
-`--data` is a folder with turns.jsonl and corpus.jsonl. The settings are those of configs/smollm2.yaml. All ways run one
-after another in one process, in one dtype, on the same turns, and each is preceded by a pass over one turn. The floor
+`--data` is a folder with turns.jsonl and corpus.jsonl. The settings are those of configs/smollm2.yaml. All ways run
+one after another in one process, in one dtype, on the same turns, and each is preceded by a pass over one turn. The floor
 is the time that the multiplications of the needed forward passes take at the machine's matrix rate; a prefix that the
 prompts of a turn share counts once.
 """

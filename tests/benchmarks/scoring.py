@@ -1,10 +1,10 @@
 """How fast sampling and scoring are: the batched passes beside the plain way, on the same inputs, in one run.
 
-    python -m tests.benchmarks.scoring --case smollm2 --model models/SmolLM2-135M-Instruct.Q4_1.gguf --data data/mtrag_clapnq
+    python -m tests.benchmarks.scoring --model models/SmolLM2-135M-Instruct.Q4_1.gguf --data data/mtrag_clapnq
     python -m tests.benchmarks.scoring --case tiny --json scoring.json
 
-smollm2: a real chat model over real conversations (`real_model.py` says what is measured). tiny: the quickstart's model
-over quickstart candidates. random: a random Qwen2-shaped model of 30M parameters with 150,000 vocabulary entries, 5
+smollm2: a real chat model over real conversations (`real_model.py` says what is measured). tiny: the quickstart's
+model over quickstart candidates. random: a random Qwen2-shaped model of 30M parameters with 150,000 vocabulary entries, 5
 documents of 100 words, 8 candidates a turn. qwen: one of Qwen2.5-1.5B's shape, on a GPU in bfloat16.
 """
 
