@@ -53,13 +53,13 @@ def wait_for_all() -> None:
 
 
 def check_launch() -> None:
-    """Make sure that this is not one process in place of several.
+    """Make sure that several processes were not asked for in vain.
 
-    `accelerate launch --num_processes N` starts several processes on several GPUs only. Elsewhere it prepares their
-    environment, `MASTER_ADDR`, and starts one, without `WORLD_SIZE`.
+    `accelerate launch --num_processes N` starts N processes on several GPUs only. Elsewhere it sets `MASTER_ADDR` as
+    for N processes, and starts a single one without `WORLD_SIZE`.
 
     Raises:
-        InputError: it is; says which command starts several.
+        InputError: they were; names the command that starts several.
     """
     names = os.environ.keys()
     if "ACCELERATE_USE_CPU" not in names or "MASTER_ADDR" not in names or "WORLD_SIZE" in names:
@@ -67,9 +67,9 @@ def check_launch() -> None:
     module = sys.modules["__main__"].__spec__
     script = ["-m", module.name] if module else sys.argv[:1]
     raise InputError(
-        "`accelerate launch --num_processes` starts one process only where there are not several GPUs. Start N "
-        f"processes with `torchrun --nproc_per_node N {shlex.join([*script, *sys.argv[1:]])}`, or one without "
-        "`--num_processes` and without `MASTER_ADDR` in the environment."
+        "`accelerate launch --num_processes N` starts only one process where there are not several GPUs. For N "
+        f"processes, run `torchrun --nproc_per_node N {shlex.join([*script, *sys.argv[1:]])}`; for a single process, "
+        "leave out `--num_processes` and unset `MASTER_ADDR`."
     )
 
 
