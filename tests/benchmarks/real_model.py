@@ -3,9 +3,9 @@
     python -m tests.benchmarks.scoring --model models/SmolLM2-135M-Instruct.Q4_1.gguf --data data/mtrag_clapnq
 
 `--data` is a folder with turns.jsonl and corpus.jsonl. The settings are those of configs/smollm2.yaml. All ways run
-one after another in one process, in one dtype, on the same turns, and each is preceded by a pass over one turn. The floor
-is the time that the multiplications of the needed forward passes take at the machine's matrix rate; a prefix that the
-prompts of a turn share counts once.
+one after another in one process, in one dtype, on the same turns, after a pass over one turn. The floor is the time
+that the multiplications of the needed forward passes take at the machine's matrix rate; a prefix that the prompts of
+a turn share counts once.
 """
 
 import threading

@@ -4,8 +4,8 @@
     python -m tests.benchmarks.scoring --case tiny --json scoring.json
 
 smollm2: a real chat model over real conversations (`real_model.py` says what is measured). tiny: the quickstart's
-model over quickstart candidates. random: a random Qwen2-shaped model of 30M parameters with 150,000 vocabulary entries, 5
-documents of 100 words, 8 candidates a turn. qwen: one of Qwen2.5-1.5B's shape, on a GPU in bfloat16.
+model over quickstart candidates. random: a random Qwen2-shaped model of 30M parameters with 150,000 vocabulary
+entries, 5 documents of 100 words, 8 candidates a turn. qwen: one of Qwen2.5-1.5B's shape, on a GPU in bfloat16.
 """
 
 import argparse
