@@ -240,7 +240,7 @@ class Stage:
             with part.open(encoding="utf-8", errors="replace") as handle:
                 for number, line in enumerate(handle, 1):
                     if not line.endswith("\n"):
-                        continue
+                        break  # the end of the file, to which another process may be adding
                     place = f"{part}:{number}"
                     way_out = f"Cut the file before that line (`head -n {number - 1}`), or delete {self.folder}."
                     try:

@@ -36,6 +36,7 @@ def carry_out(
         log.info("%s: complete, nothing to do (%s)", stage.name, stage.folder)
         return stage
     hold(stage.folder.parent, process()[0])
+    wait_for_all()  # no process writes before rank 0 holds the folder
     start, plan = time.monotonic(), batches()
     total = sum(map(len, plan))
     done = stage.done()

@@ -109,7 +109,7 @@ def pairs_stage(settings: Settings) -> Stage:
     train = turns_hash(settings, "train")
     completed(settings.run_dir / "candidates").expect(inputs={"train": train}, settings={"limit": settings.run.limit})
     inputs = {"scores": completed(settings.run_dir / "scores").identity(), "train": train}
-    return Stage(settings.run_dir / NAME, decided, inputs, 0)
+    return Stage(settings.run_dir / NAME, decided, inputs, process()[0])
 
 
 def read_scored(settings: Settings) -> list[Scored]:
@@ -132,7 +132,9 @@ def make_pairs(settings: Settings) -> Stage:
         InputError: no pair is left; says why and what to change.
     """
     stage = pairs_stage(settings)
-    if stage.complete:
+    complete = stage.complete
+    wait_for_all()  # rank 0 does not complete the stage before every process has looked
+    if complete:
         log.info("pairs: complete, nothing to do (%s)", stage.folder)
         return stage
     if process()[0] == 0:

@@ -101,7 +101,7 @@ def small(request):
 def test_equals_the_oracle_alone_and_together(small):
     fast, untouched = Generator(small, 8, 250).answers(READINGS), family(small.name)
     for reading, made in zip(READINGS, fast, strict=True):
-        plain = plain_scores(untouched, reading, 8)
+        plain = plain_scores(Generator(untouched, 8, 1000), reading)
         alone = Generator(small, 8, 1).answers([reading])[0]
         assert made.stats.tokens == plain.tokens == alone.stats.tokens and plain.tokens
         for column in ("h0", "hd", "logp0", "logpd"):
@@ -212,7 +212,7 @@ def test_udcg_equals_the_published_way(small):
 def test_bfloat16(kind):
     lm = family(kind, torch.bfloat16)
     for reading, made in zip(READINGS, Generator(lm, 6, 1000).answers(READINGS), strict=True):
-        plain = plain_scores(lm, reading, 6)
+        plain = plain_scores(Generator(lm, 6, 1000), reading)
         assert all(map(math.isfinite, (*made.stats.h0, *made.stats.hd)))
         if made.stats.tokens == plain.tokens:
             assert made.stats.hd == pytest.approx(plain.hd, abs=0.2)
@@ -243,7 +243,7 @@ def test_a_masked_vocabulary():
 
     lm = with_logits(family("llama"), mask)
     for reading, made in zip(READINGS, Generator(lm, 6, 1000).answers(READINGS), strict=True):
-        plain = plain_scores(lm, reading, 6)
+        plain = plain_scores(Generator(lm, 6, 1000), reading)
         assert made.stats.tokens == plain.tokens
         assert made.stats.hd == pytest.approx(plain.hd, abs=1e-4) and max(made.stats.hd) <= math.log(20)
 
@@ -289,7 +289,7 @@ def test_not_a_number_fails_one_record_and_the_others_go_on():
     clean = family("llama")
     assert found[1].value is None and "not a number" in found[1].error
     for i in (0, 2):
-        assert found[i].stats.hd == pytest.approx(plain_scores(clean, READINGS[i], 5).hd, abs=1e-4)
+        assert found[i].stats.hd == pytest.approx(plain_scores(Generator(clean, 5, 1000), READINGS[i]).hd, abs=1e-4)
     judge = Scorer(Generator(lm, 5, 1000), ScoringSettings(samples=2, sample_tokens=4), load_entailment("exact", 1000))
     items = [RewardInput(reading, (True,) * len(reading.documents), ("lake",)) for reading in READINGS]
     names = ["udcg", "answer_logprob", "delta_seper_soft", "delta_seper_hard"]
