@@ -14,6 +14,13 @@ ABSTENTION = re.compile(
     re.IGNORECASE,
 )
 
+QUESTION_WORDS = {
+    "what", "who", "whom", "whose", "when", "where", "which", "why", "how", "is", "are", "was", "were", "do", "does",
+    "did", "can", "could", "should", "shall", "will", "would", "may", "might", "has", "have", "had", "tell", "explain",
+    "describe", "list", "name", "give", "find", "show", "compare",
+}  # fmt: skip
+FINITE_VERB = re.compile(r"\b(is|are|was|were|has|have|had|can|could|will|would|does|did|do)\b")
+
 
 def normalise(text: str) -> str:
     """Lower case, without punctuation, articles and double blanks (SQuAD's evaluation script)."""
@@ -50,3 +57,18 @@ def _f1(answer: list[str], reference: list[str]) -> float:
 def abstains(answer: str) -> bool:
     """Whether an answer reads like a refusal to answer."""
     return bool(ABSTENTION.search(answer))
+
+
+def states_answer(query: str) -> bool:
+    """Whether a query reads like a statement, rather than like a question or keywords (English only).
+
+    Example:
+        >>> states_answer("The Patriots' coach is Bill Belichick"), states_answer("coach of the Patriots")
+        (True, False)
+    """
+    words = query.lower().split()
+    if not words or "?" in query or words[0].strip(",.:") in QUESTION_WORDS:
+        return False
+    return (
+        words[-1][-1] in ".!" or words[0].strip(",.") in ("yes", "no") or bool(FINITE_VERB.search(" ".join(words[1:])))
+    )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scoring.answers import abstains, contains, exact_match, token_f1
+from scoring.answers import abstains, contains, exact_match, states_answer, token_f1
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,20 @@ def test_answer_measures_by_hand(answer, references, em, f1, inside):
 )
 def test_abstentions(answer, expected):
     assert abstains(answer) is expected
+
+
+@pytest.mark.parametrize(
+    ("query", "states"),
+    [
+        ("The Patriots' coach is Mike Pence", True),
+        ("No, the Arizona Cardinals do not play there", True),
+        ("The distance between the moon and the earth.", True),
+        ("Who is the coach of the Patriots?", False),
+        ("how old is the moon", False),
+        ("coach New England Patriots 2020", False),
+        ("Tell me who the coach is", False),
+        ("", False),
+    ],
+)
+def test_queries_that_state_an_answer(query, states):
+    assert states_answer(query) == states
