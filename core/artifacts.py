@@ -155,14 +155,14 @@ class Stage:
     Args:
         folder: `<run>/<stage>`.
         settings: every setting that decides what this stage makes, and nothing else.
-        inputs: name -> SHA-256 of what it reads.
+        inputs: name -> SHA-256 of what it reads; of several data sets, one by the name of each.
         rank: number of this process; each process appends to its own part.
 
     Raises:
         InputError: the folder holds work made with other settings or inputs.
     """
 
-    def __init__(self, folder: Path, settings: dict[str, Any], inputs: dict[str, str], rank: int = 0):
+    def __init__(self, folder: Path, settings: dict[str, Any], inputs: dict[str, Any], rank: int = 0):
         self.folder, self.rank, self.started = folder, rank, time.monotonic()
         self.plan = json.loads(json.dumps({"settings": settings, "inputs": inputs}))
         self.manifest_file = folder / "manifest.json"

@@ -13,7 +13,8 @@ class Turn:
 
     Only `id`, `history` and `question` are needed to train. `answers`, `relevant` (document id -> grade) and
     `rewrite` (a person's stand-alone question) serve evaluation. `conversation` groups turns; without it, what stands
-    before the last `_` of the id. `kind` (`first`, `follow_up`, `switch`, `return`) splits the result table.
+    before the last `_` of the id. `kind` (`first`, `follow_up`, `switch`, `return`) splits the result table. `dataset` is
+    the name of its set in `data.sets`.
     """
 
     id: str
@@ -23,12 +24,17 @@ class Turn:
     relevant: dict[str, int] = field(default_factory=dict)
     rewrite: str | None = None
     conversation: str = ""
+    dataset: str = ""
     kind: str = ""
 
     @property
     def group(self) -> str:
-        """The conversation that this turn belongs to: the unit of resampling in significance tests."""
-        return self.conversation or self.id.rpartition("_")[0] or self.id
+        """The conversation that this turn belongs to: the unit of resampling in significance tests.
+
+        Different data sets may use the same name for their conversations, so the name of the set is part of it.
+        """
+        conversation = self.conversation or self.id.rpartition("_")[0] or self.id
+        return f"{self.dataset}/{conversation}" if self.dataset else conversation
 
     @property
     def depth(self) -> int:

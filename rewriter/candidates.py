@@ -2,8 +2,8 @@
 
     python -m rewriter.candidates --config configs/quickstart.yaml
 
-Reads the training turns; writes `<run>/candidates`: `{"id", "candidates": [{"text", "logprob", "tokens", "count"}],
-"counts"}`.
+Reads the training turns; writes `<run>/candidates`: `{"id", "dataset", "candidates": [{"text", "logprob", "tokens",
+"count"}], "counts"}`.
 """
 
 from collections import Counter
@@ -59,7 +59,12 @@ def make_candidates(settings: Settings) -> Stage:
                 options.instruction,
             )  # fmt: skip
             return [
-                {"id": turn.id, "candidates": [asdict(c) for c in candidates], "counts": counts}
+                {
+                    "id": turn.id,
+                    "dataset": turn.dataset,
+                    "candidates": [asdict(c) for c in candidates],
+                    "counts": counts,
+                }
                 for turn, (candidates, counts) in zip(turns, sampled, strict=True)
             ]
 
