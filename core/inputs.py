@@ -34,7 +34,7 @@ def entry_of(settings: Settings, field: str, name: str) -> str | None:
 
 
 def file_with(settings: Settings, split: str, name: str = "") -> str:
-    """The file that has a data set's turns of a split: `test` for test turns with a file of their own, else `train`."""
+    """The file that has a split of a data set: `test` for test turns that have a file of their own, else `train`."""
     held_out = settings.data.test_share is not None and not entry_of(settings, "test", name)
     return "test" if split == "test" and not held_out else "train"
 

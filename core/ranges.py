@@ -109,15 +109,15 @@ def check_test_share(data: DataSettings) -> None:
     sets = data.sets or {"": {field: getattr(data, field) for field in SET_FIELDS}}
     if data.format == "tiny_world" or all(files.get("test") for files in sets.values()):
         raise InputError(
-            "`data.test_share` holds test turns out of `train` files, but there is a `test` file for all of them; leave "
-            "out `data.test_share`, or the `test` files."
+            "`data.test_share` is for a `train` file without a `test` file beside it, but there is a `test` file; "
+            "leave one of the two out."
         )
     for name, files in sets.items():
         if files.get("qrels") and not files.get("test"):
             section = f"data.sets.{name}" if name else "data"
             raise InputError(
-                f"`{section}.qrels` needs `{section}.test`; the test turns that `data.test_share` holds out are judged "
-                f"by `{section}.train_qrels`."
+                f"`{section}.qrels` belongs to `{section}.test`, which is not set; gold passages of turns that "
+                f"`data.test_share` holds out are in `{section}.train_qrels`."
             )
 
 
@@ -152,8 +152,8 @@ def check_engines(retrieval: RetrievalSettings, sets: int = 0) -> None:
     if sets > 1 and shared:
         name = "index" if shared == "http" else "prebuilt"
         raise InputError(
-            f"`retrieval.{name}` names one index, but `data.sets` has {sets} collections; run each set alone, or choose "
-            "an engine that indexes the collections itself, such as `--retrieval.engine bm25s`."
+            f"`retrieval.{name}` names one index, but `data.sets` has {sets} collections; run each set alone, or "
+            "choose an engine that makes an index of each collection, such as `--retrieval.engine bm25s`."
         )
     if "bm25s" in engines and retrieval.bm25_variant == "okapi":
         raise InputError(

@@ -13,8 +13,8 @@ class Turn:
 
     Only `id`, `history` and `question` are needed to train. `answers`, `relevant` (document id -> grade) and
     `rewrite` (a person's stand-alone question) serve evaluation. `conversation` groups turns; without it, what stands
-    before the last `_` of the id. `kind` (`first`, `follow_up`, `switch`, `return`) splits the result table. `dataset` is
-    the name of its set in `data.sets`.
+    before the last `_` of the id. `kind` (`first`, `follow_up`, `switch`, `return`) splits the result table. `dataset`
+    is the name of its set in `data.sets`.
     """
 
     id: str

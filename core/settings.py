@@ -44,8 +44,8 @@ class DataSettings:
         qrels: gold passages of the test turns, for a published set that keeps them in a file of their own.
         train_qrels: the same for the training turns.
         corpus: the collection: a file (JSONL, TSV, parquet) or a data set of the Hub (`owner/name`).
-        sets: several data sets in place of the five settings above: name -> its `train`, `test`, `qrels`, `train_qrels`
-            and `corpus`. Each turn is searched in the collection of its own set.
+        sets: several data sets, in place of the five settings above: name -> its `train`, `test`, `qrels`,
+            `train_qrels` and `corpus`. Each turn is searched in the collection of its own set.
         test_share: hold out this share of the conversations of a `train` file for testing, where its set has no `test`
             file: the last conversations of the file. The number is rounded up; less than a hundredth of a conversation
             counts for nothing, so that 0.3333 is a third.

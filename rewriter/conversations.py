@@ -41,14 +41,14 @@ def turns_of(settings: Settings, split: str, limit: int | None = None) -> list[T
             if other != name:
                 places = [key_of(file_with(settings, split, one), one) for one in (other, name)]
                 raise InputError(
-                    f"the turn `{turn.id}` is in both `{places[0]}` and `{places[1]}`; a turn's id must be unique in all "
-                    "of `data.sets`."
+                    f"the turn `{turn.id}` is in both `{places[0]}` and `{places[1]}`; ids of turns must be unique in "
+                    "all of `data.sets`."
                 )
         if not whole:
             turns = part_of(turns, split, *shares)
             if not turns:
                 raise InputError(
-                    f"`{key_of(field, name)}`: no conversation is left for the split `{split}`; lower `data.test_share` "
+                    f"`{key_of(field, name)}` has no conversation left for `{split}`; lower `data.test_share` "
                     f"({settings.data.test_share}) or `data.development_share` ({settings.data.development_share})."
                 )
         chosen += turns[:limit]

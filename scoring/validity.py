@@ -5,8 +5,8 @@
 
 With `--config`, the labelled training turns make the lists, or held-out ones where no training turn is labelled: for
 each turn one gold passage among retrieved ones, and a list of equal length that lacks it; then one gold passage with 4
-random and with 4 retrieved ones. With `--input` (items as in `scoring.utility`, with `is_relevant`) an item's own passages are used.
-Writes `validity.json`, `validity.md` and `validity.svg`.
+random and with 4 retrieved ones. With `--input` (items as in `scoring.utility`, with `is_relevant`) an item's own
+passages are used. Writes `validity.json`, `validity.md` and `validity.svg`.
 """
 
 import argparse

@@ -37,8 +37,8 @@ def chosen_systems(settings: Settings, turns: list[Turn]) -> list[str]:
     """
     if not any(turn.relevant or turn.answers for turn in turns):
         raise InputError(
-            f"the {settings.data.evaluate_on} turns have neither `relevant` nor `answers`: nothing can be measured. Add "
-            "them to their file, or stop at the adapter with `--run.until dpo`."
+            f"the {settings.data.evaluate_on} turns have neither `relevant` nor `answers`: nothing can be measured. "
+            "Add them to the file of these turns, or stop at the adapter with `--run.until dpo`."
         )
     measured = [turn for turn in turns if turn.relevant or (settings.evaluation.answers and turn.answers)]
     missing = sum(not turn.rewrite for turn in measured)
