@@ -126,6 +126,14 @@ def versions() -> dict[str, str]:
     return found | ({"commit": git.stdout.strip()} if git.returncode == 0 else {})
 
 
+def changes(name: str, before: Any, now: Any) -> list[str]:
+    """What differs between two JSON values: a text for each entry of nested objects, and none where they are equal."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = sorted({*before, *now})
+        return [text for key in keys for text in changes(f"{name}.{key}", before.get(key), now.get(key))]
+    return [] if before == now else [f"`{name}` was {before!r}, is {now!r}"]
+
+
 _HELD: dict[Path, TextIO] = {}
 
 
@@ -175,13 +183,8 @@ class Stage:
             write_json(plan, self.plan)
 
     def _refuse_to_mix(self, before: dict[str, Any]) -> None:
-        changed = [
-            f"`{part}.{key}` was {before.get(part, {}).get(key)!r}, is {self.plan[part].get(key)!r}"
-            for part in ("settings", "inputs")
-            for key in sorted({*before.get(part, {}), *self.plan[part]})
-            if before.get(part, {}).get(key) != self.plan[part].get(key)
-        ]
-        self._refuse(changed)
+        parts = ("settings", "inputs")
+        self._refuse([text for part in parts for text in changes(part, before[part], self.plan[part])])
 
     def _refuse(self, changed: list[str]) -> None:
         if changed:
@@ -198,10 +201,10 @@ class Stage:
         """
         self._refuse(
             [
-                f"`{part}.{key}` was {self.plan[part].get(key)!r}, is {value!r}"
+                text
                 for part, values in wanted.items()
                 for key, value in values.items()
-                if self.plan[part].get(key) != value
+                for text in changes(f"{part}.{key}", self.plan[part].get(key), value)
             ]
         )
 

@@ -84,7 +84,7 @@ def check_data(data: DataSettings) -> None:
     if data.sets and flat:
         raise InputError(
             f"`data.{flat[0]}` and `data.sets` are both set; move `{flat[0]}` into a set of `data.sets`, or leave one "
-            "of the two out."
+            f"of the two out (`--data.{flat[0]} null`)."
         )
     if data.sets and data.format == "tiny_world":
         raise InputError("`data.sets` needs files; `data.format: tiny_world` makes its own. Leave one of the two out.")
@@ -110,7 +110,7 @@ def check_test_share(data: DataSettings) -> None:
     if data.format == "tiny_world" or all(files.get("test") for files in sets.values()):
         raise InputError(
             "`data.test_share` is for a `train` file without a `test` file beside it, but there is a `test` file; "
-            "leave one of the two out."
+            "leave one of the two out (`--data.test null`)."
         )
     for name, files in sets.items():
         if files.get("qrels") and not files.get("test"):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from core.artifacts import read_json, write_atomic, write_json
+from core.artifacts import changes, read_json, write_atomic, write_json
 from core.errors import InputError
 from core.inputs import key_of, pool_file, set_names, splits_of, whole_corpus
 from core.read_settings import read_settings
@@ -82,11 +82,7 @@ def plan_of(settings: Settings, name: str) -> dict[str, Any]:
 
 def refuse_to_mix(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Raise when the pool at `path` was made from something else."""
-    changed = [
-        f"`{key}` was {before.get(key)!r}, is {now.get(key)!r}"
-        for key in sorted({*before, *now})
-        if before.get(key) != now.get(key)
-    ]
+    changed = [text for key in sorted({*before, *now}) for text in changes(key, before.get(key), now.get(key))]
     if changed:
         raise InputError(f"{path} was made from something else: {'; '.join(changed)}. Use another `--run.dir`.")
 
