@@ -22,7 +22,11 @@ from train.pool import make_pool
 
 # Both collections have a d0 and a d1, about other things; d2 is in one of them alone.
 CORPORA = {
-    "birds": {"d0": "Tarn owls nest in old barns.", "d1": "Reed herons fish at dawn.", "d2": "Barns of the north."},
+    "birds": {
+        "d0": "Tarn owls nest in old barns.",
+        "d1": "Reed herons fish at dawn.",
+        "d2": "Barns of the northern hills.",
+    },
     "tools": {"d0": "A froe splits shingles.", "d1": "An adze trims beams in old barns."},
 }
 # set -> question, relevant document and a candidate that finds it. Conversations have the same names in both sets.
@@ -151,7 +155,10 @@ def candidates(two_sets, tmp_path):
         stage = Stage(tmp_path / "run/candidates", {"limit": None}, {"train": train})
         for name, asked in ASKED.items():
             for conversation, question, _, query in asked:
-                found = [{"text": text, "logprob": -1.0, "tokens": 2, "count": 1} for text in (query, question)]
+                found = [
+                    {"text": text, "logprob": -1.0, "tokens": 2, "count": 1}
+                    for text in (query, question, "northern adze")
+                ]
                 stage.append([{"id": f"{name}-{conversation}", "dataset": name, "candidates": found}])
         stage.finish({})
         return flags
@@ -164,10 +171,10 @@ def test_every_turn_is_ranked_in_its_own_collection(candidates):
     found = {record["id"]: record["rankings"] for record in lines(make_rankings(settings).folder)}
     documents = {name: [[doc for doc, _ in ranking] for ranking in rankings] for name, rankings in found.items()}
     assert documents == {
-        "birds-1": [["d0"], ["d0"]],
-        "birds-2": [["d1"], []],
-        "tools-1": [["d0"], ["d0"]],
-        "tools-2": [["d1"], ["d1"]],  # "barns" is in d0 and d2 of the other collection
+        "birds-1": [["d0"], ["d0"], ["d2"]],
+        "birds-2": [["d1"], [], ["d2"]],
+        "tools-1": [["d0"], ["d0"], ["d1"]],
+        "tools-2": [["d1"], ["d1"], ["d1"]],  # "barns" is in d0 and d2 of the other collection
     }
     plan = completed(settings.run_dir / "rankings").plan
     assert plan["settings"]["engine"] == {"birds": "rank_bm25", "tools": "rank_bm25"}
@@ -175,26 +182,24 @@ def test_every_turn_is_ranked_in_its_own_collection(candidates):
 
 
 def test_every_turn_is_scored_with_documents_of_its_own_collection(candidates, random_llama):
-    flags = candidates(
-        "--rewriter.model", random_llama, "--generator.max_new_tokens", "4", "--pairs.drop_fraction", "0"
-    )
-    settings = read_settings("", [*flags, "--retrieval.analyzer", "plain"])
+    flags = candidates("--rewriter.model", random_llama, "--generator.max_new_tokens", "4")
+    settings = read_settings("", [*flags, "--pairs.drop_fraction", "0"])
     make_rankings(settings)
-    records = lines(make_scores(settings).folder)
-    assert {record["id"] for record in records} == {"birds-1", "birds-2", "tools-1", "tools-2"}
-    assert all(scored["documents"] for record in records for scored in record["lists"][:1])
-    assert {pair["id"] for pair in lines(make_pairs(settings).folder)} <= {record["id"] for record in records}
+    values = {}
+    for record in lines(make_scores(settings).folder):
+        for scored in record["lists"]:
+            values[record["id"], *scored["documents"]] = scored["value"]
+    assert values["birds-1", "d0"] is not None and values["birds-1", "d2"] is not None  # d2 is in one collection alone
+    assert values["tools-1", "d0"] is not None
+    assert {pair["id"] for pair in lines(make_pairs(settings).folder)} == {"birds-1", "birds-2", "tools-1"}
 
 
 def test_another_collection_is_named(candidates, tmp_path):
     flags = candidates("--rewriter.model", "m")
     make_rankings(read_settings("", flags))
     (tmp_path / "tools/corpus.jsonl").write_text('{"id": "d0", "text": "froe"}\n')
-    with pytest.raises(
-        InputError, match="rankings was made with other settings: `inputs.corpus.tools` was '"
-    ) as error:
+    with pytest.raises(InputError, match="made with other settings: `inputs.corpus.tools` was '\\w+', is '\\w+'. Use"):
         make_rankings(read_settings("", flags))
-    assert "birds" not in str(error.value)
 
 
 def test_another_share_is_named(two_sets, tmp_path):
