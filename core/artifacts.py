@@ -18,7 +18,6 @@ from typing import Any, TextIO
 
 from core.errors import InputError
 from core.runtime import Progress
-from core.workers import map_on_cores
 
 LIBRARIES = ("torch", "transformers", "trl", "peft", "accelerate", "rank-bm25", "bm25s", "ir_measures")
 
@@ -244,7 +243,7 @@ class Stage:
             with part.open(encoding="utf-8", errors="replace") as handle:
                 for number, line in enumerate(handle, 1):
                     if not line.endswith("\n"):
-                        continue
+                        break  # the end of the file, to which another process may be adding
                     place = f"{part}:{number}"
                     way_out = f"Cut the file before that line (`head -n {number - 1}`), or delete {self.folder}."
                     try:
@@ -317,7 +316,6 @@ def in_batches(
     batches: list[list[Any]],
     make: Callable[[list[Any]], list[dict[str, Any]]],
     progress: Progress,
-    workers: int = 1,
 ) -> Counter:
     """Work through a fixed plan of batches, passing over those whose records are there.
 
@@ -329,7 +327,6 @@ def in_batches(
         batches: items with an `id`.
         make: one record per item of a batch, in any order.
         progress: told how many items were dealt with, and how many before.
-        workers: batches in work at once, each in a process of its own.
 
     Returns:
         How many items were `made` and `found`.
@@ -337,9 +334,9 @@ def in_batches(
     done, counts = stage.done(), Counter()
     left = [batch for batch in batches if any(item.id not in done for item in batch)]
     progress.already(sum(map(len, batches)) - sum(map(len, left)))
-    for batch, records in zip(left, map_on_cores(make, left, workers), strict=True):
+    for batch in left:
         missing = {item.id for item in batch} - done
-        stage.append(record for record in records if record["id"] in missing)
+        stage.append(record for record in make(batch) if record["id"] in missing)
         counts["made"] += len(missing)
         progress.advance(len(batch))
     counts["found"] = sum(map(len, batches)) - counts["made"]

@@ -6,29 +6,56 @@ from functools import lru_cache
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from core.conversation import transcript
 from core.errors import InputError, first_line
 from core.language_model import LanguageModel
 from core.records import Message
 from core.runtime import log
 
 
-def fitting(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[Message]:
-    """The messages as the model's chat template takes them.
+def normalize_messages(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[Message]:
+    """The messages in the form that the model's chat template takes.
 
-    Control tokens in their texts are broken up; without a system role, the system text heads the user message.
+    Control tokens in their texts are broken up, and adjacent messages of one role are merged. Where the template
+    raises for a system message, or drops it, its text heads the first user message. Where it still raises (for
+    example for a conversation that the assistant begins), the conversation becomes a transcript in one user message.
+
+    Args:
+        tokenizer: of the model.
+        messages: a system message, then user and assistant messages; the last one is the user's.
     """
-    messages = [message | {"content": harmless(tokenizer, message["content"])} for message in messages]
-    if messages[0]["role"] != "system" or takes_system(tokenizer, str(tokenizer.chat_template)):
-        return messages
-    return [{"role": "user", "content": messages[0]["content"] + "\n\n" + messages[1]["content"]}, *messages[2:]]
+    messages = [message | {"content": escape_special_tokens(tokenizer, message["content"])} for message in messages]
+    if messages[0]["role"] == "system" and not takes_system(tokenizer, str(tokenizer.chat_template)):
+        messages = [{"role": "user", "content": messages[0]["content"]}, *messages[1:]]
+    merged: list[Message] = []
+    for message in messages:
+        if merged and merged[-1]["role"] == message["role"]:
+            merged[-1] = message | {"content": f"{merged[-1]['content']}\n\n{message['content']}"}
+        else:
+            merged.append(message)
+    roles = tuple(message["role"] for message in merged)
+    if takes_roles(tokenizer, str(tokenizer.chat_template), roles):
+        return merged
+    first = [messages[0]["content"]] if roles[0] != "assistant" else []
+    parts = [*first, "Conversation:\n" + transcript(messages[len(first) : -1]), messages[-1]["content"]]
+    return [{"role": "user", "content": "\n\n".join(parts)}]
 
 
 @lru_cache(maxsize=8)
 def takes_system(tokenizer: PreTrainedTokenizerBase, template: str) -> bool:
-    """Whether the tokenizer's chat template, by which the answer is remembered, has a system role."""
-    messages = [{"role": "system", "content": "?"}, {"role": "user", "content": "?"}]
+    """Whether the tokenizer's chat template, by which the result is cached, writes a system message."""
+    messages = [{"role": "system", "content": "system text"}, {"role": "user", "content": "?"}]
     try:
-        tokenizer.apply_chat_template(messages, tokenize=False)
+        return "system text" in tokenizer.apply_chat_template(messages, tokenize=False)
+    except TemplateError:
+        return False
+
+
+@lru_cache(maxsize=256)
+def takes_roles(tokenizer: PreTrainedTokenizerBase, template: str, roles: tuple[str, ...]) -> bool:
+    """Whether the chat template takes messages of these roles in this order."""
+    try:
+        tokenizer.apply_chat_template([{"role": role, "content": "?"} for role in roles], tokenize=False)
     except TemplateError:
         return False
     return True
@@ -45,8 +72,8 @@ def control_tokens(tokenizer: PreTrainedTokenizerBase, template: str) -> list[st
     ]
 
 
-def harmless(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-    """A text whose control tokens ("<|im_end|>") are broken by a blank: no document ends its turn or opens another."""
+def escape_special_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+    """The text with its control tokens ("<|im_end|>") broken by a space, so that no document can end its turn."""
     for token in control_tokens(tokenizer, str(tokenizer.chat_template)):
         if token in text:
             text = text.replace(token, f"{token[0]} {token[1:]}")
@@ -61,7 +88,7 @@ def chat_ids(tokenizer: PreTrainedTokenizerBase, chats: Sequence[list[Message]])
     Raises:
         InputError: the template refuses a prompt; gives its reason and the roles of the first one.
     """
-    fitted = [fitting(tokenizer, messages) for messages in chats]
+    fitted = [normalize_messages(tokenizer, messages) for messages in chats]
     try:
         return tokenizer.apply_chat_template(fitted, add_generation_prompt=True, return_dict=False) if fitted else []
     except TemplateError as error:
@@ -69,6 +96,32 @@ def chat_ids(tokenizer: PreTrainedTokenizerBase, chats: Sequence[list[Message]])
         raise InputError(
             f"the chat template of {tokenizer.name_or_path} refuses a prompt (roles: {roles}): {first_line(error)}"
         ) from error
+
+
+def truncate_texts(lm: LanguageModel, texts: Sequence[str], max_tokens: int | None) -> list[str]:
+    """The beginning of each text, at most `max_tokens` tokens of it; None keeps all."""
+    if max_tokens is None or not texts:
+        return list(texts)
+    offsets = lm.tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    return [
+        text if len(spans) <= max_tokens else text[: spans[max_tokens - 1][1]]
+        for text, spans in zip(texts, offsets, strict=True)
+    ]
+
+
+def truncate_history(lm: LanguageModel, history: Sequence[Message], max_tokens: int | None) -> list[Message]:
+    """The last messages of a conversation, at most `max_tokens` tokens of them, of the oldest one its beginning; None
+    keeps all."""
+    if max_tokens is None:
+        return list(history)
+    kept: list[Message] = []
+    for message in reversed(history):
+        if max_tokens <= 0:
+            break
+        (content,) = truncate_texts(lm, [message["content"]], max_tokens)
+        kept.append(message | {"content": content})
+        max_tokens -= len(lm.tokenizer(content, add_special_tokens=False)["input_ids"])
+    return kept[::-1]
 
 
 def prompts_that_fit(
@@ -93,15 +146,15 @@ def prompts_that_fit(
     return found
 
 
-def reply_ids(lm: LanguageModel, text: str) -> list[int]:
+def completion_ids(lm: LanguageModel, text: str) -> list[int]:
     """Token ids of a reply as the model's template places it after a prompt, end-of-turn tokens left out.
 
     Where the template does not put it right there (after a thought, or in a channel of its own), the text's own
     tokens, with a warning.
     """
-    messages = fitting(lm.tokenizer, [{"role": "user", "content": "?"}])
+    messages = normalize_messages(lm.tokenizer, [{"role": "user", "content": "?"}])
     prompt = lm.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    text = harmless(lm.tokenizer, text)
+    text = escape_special_tokens(lm.tokenizer, text)
     whole = lm.tokenizer.apply_chat_template([*messages, {"role": "assistant", "content": text}], return_dict=False)
     own = lm.tokenizer(text, add_special_tokens=False)["input_ids"]
     wanted, ids = lm.tokenizer.decode(own).strip(), whole[len(prompt) :]

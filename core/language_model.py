@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
 from core.artifacts import sha256
 from core.errors import InputError, first_line
-from core.parts import fit_to_cpu
+from core.gguf import gguf_sha256, is_gguf, model_folder
 from core.runtime import log
 
 # For a tokenizer without a chat template; a completion begins with a blank, so that prompts stay prefixes.
@@ -53,6 +54,41 @@ class LanguageModel:
         return getattr(config, "max_position_embeddings", None) or 1 << 20
 
     @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    @property
+    def sliding_window(self) -> int | None:
+        """The shortest attention window of a layer, in tokens; None where every layer sees all tokens."""
+        layers = DynamicCache(config=self.model.config).layers
+        return min((layer.sliding_window for layer in layers if layer.is_sliding), default=None)
+
+    @cached_property
+    def takes_4d_masks(self) -> bool:
+        """Whether a 4D attention mask decides what each token sees, tried on three tokens: the third continues the
+        first and must not see the second."""
+        if self.sliding_window is not None:
+            return False
+        mask = torch.zeros(1, 1, 3, 3, dtype=self.model.dtype, device=self.device)
+        mask[0, 0, [0, 0, 1, 2], [1, 2, 2, 1]] = torch.finfo(mask.dtype).min
+        special = set(self.tokenizer.all_special_ids)
+        first, second, third = [token for token in range(len(special) + 3) if token not in special][:3]
+        positions = torch.tensor([[0, 1, 1]], device=self.device)
+        with torch.inference_mode():
+            try:
+                masked = self.model(
+                    input_ids=torch.tensor([[first, second, third]], device=self.device),
+                    attention_mask=mask,
+                    position_ids=positions,
+                )
+            except (RuntimeError, ValueError, TypeError, IndexError):
+                return False
+            plain = self.model(input_ids=torch.tensor([[first, third]], device=self.device))
+        tolerance = 1e-3 if self.model.dtype == torch.float32 else 0.1
+        difference = masked.logits[0, -1].float().softmax(-1) - plain.logits[0, -1].float().softmax(-1)
+        return difference.abs().sum().item() < tolerance
+
+    @property
     def stop_ids(self) -> list[int]:
         """Tokens that end a turn: the tokenizer's and the generation config's."""
         more = self.model.generation_config.eos_token_id if self.model.generation_config else None
@@ -70,7 +106,7 @@ def load_language_model(
     """Load a model in evaluation mode.
 
     Args:
-        name: folder or Hub id; safetensors, no remote code.
+        name: folder, Hub id or `.gguf` file; safetensors, no remote code.
         adapter: folder or Hub id of a PEFT adapter.
         dtype: float32, bfloat16 or float16.
         trainable: whether the adapter's weights are to be trained.
@@ -84,16 +120,17 @@ def load_language_model(
         torch.device(device)
     except RuntimeError as error:
         raise InputError(f"there is no device `{device}`; take cpu, cuda or such as cuda:1.") from error
+    folder = model_folder(name)
     try:
-        for part in (name, adapter or ""):
+        for part in (folder, adapter or ""):
             check_folder(part)
         if adapter and (Path(adapter) / "adapter/adapter_config.json").is_file():
             raise FileNotFoundError(f"the adapter is the folder {Path(adapter) / 'adapter'}")
         if torch.device(device).type == "meta":
             raise ValueError("the device `meta` holds no values; take cpu or cuda")
-        tokenizer = load_tokenizer(name)
+        tokenizer = load_tokenizer(folder)
         model, found = AutoModelForCausalLM.from_pretrained(
-            name, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True
+            folder, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True
         )
         if strange := [*found["missing_keys"], *found["unexpected_keys"]]:
             log.warning("%s: %d weights do not fit its settings (first: `%s`)", name, len(strange), min(strange))
@@ -112,8 +149,6 @@ def load_language_model(
             [{"role": "user", "content": "?"}], add_generation_prompt=True, return_dict=False
         )
         model = model.to(device).eval()
-        if not trainable:
-            fit_to_cpu(model)
     except LOADING_ERRORS as error:
         what = f"{name} with adapter {adapter}" if adapter else name
         raise InputError(f"the model `{what}` cannot be loaded: {first_line(error)}") from error
@@ -164,7 +199,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer, padding on the left; a missing pad token becomes the end token, a missing chat template a plain
     one. A template that lets the model think before it answers only if asked (Qwen3's) is told not to, in training
     too."""
-    tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
+    tokenizer = AutoTokenizer.from_pretrained(model_folder(name), padding_side="left")
     if tokenizer.chat_template is None:
         tokenizer.chat_template = PLAIN_TEMPLATE
     template = tokenizer.chat_template
@@ -176,9 +211,13 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def fingerprint(name: str, adapter: str | None = None) -> str:
-    """What identifies a model in a record: the hash of its weights, settings and tokenizer, or its Hub id."""
+    """What identifies a model in a record: the hash of its weights, settings and tokenizer (of the file, for a GGUF
+    file), or its Hub id."""
     parts = []
     for part in (name, adapter):
+        if part and is_gguf(part):
+            parts.append(gguf_sha256(part)[:16])
+            continue
         folder = Path(part or "")
         if part and folder.is_dir():
             deciding = ("*.safetensors", "*config.json", "tokenizer*", "vocab*", "merges*", "chat_template*")

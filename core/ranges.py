@@ -22,7 +22,9 @@ def check_ranges(settings: Settings) -> None:
         "generator.batch_tokens": 1, "retrieval.k": 1, "retrieval.depth": 1, "scoring.alpha": 0, "pairs.min_gap": 0,
         "evaluation.resamples": 1, "retrieval.k1": 0, "run.limit": 1, "scoring.samples": 1, "scoring.sample_tokens": 1,
         "data.pool": 0, "retrieval.rrf_k": 0, "retrieval.retries": 0, "retrieval.max_length": 1,
-        "retrieval.batch_tokens": 1, "run.threads": 1,
+        "retrieval.batch_tokens": 1, "run.threads": 1, "rewriter.history_messages": 0, "rewriter.history_words": 1,
+        "rewriter.question_weight": 1, "generator.document_tokens": 1, "generator.history_tokens": 0,
+        "scoring.reply_tokens": 1,
     }  # fmt: skip
     shares = ["pairs.drop_fraction", "rewriter.top_p", "scoring.fallback", "run.max_failed_fraction", "retrieval.b"]
     for section in fields(settings):
@@ -54,6 +56,11 @@ def check_ranges(settings: Settings) -> None:
         raise InputError(f"`rewriter.temperature` must be at least 0.01, got {settings.rewriter.temperature}.")
     check_data(settings.data)
     check_engines(settings.retrieval, len(settings.data.sets))
+    for number, example in enumerate(settings.rewriter.examples):
+        if example.keys() != {"conversation", "rewrite"} or not all(text.strip() for text in example.values()):
+            raise InputError(
+                f"`rewriter.examples[{number}]` must hold a `conversation` and its `rewrite`, got {short(example)}."
+            )
     systems, known = settings.evaluation.systems, EvaluationSettings().systems
     unknown = [name for name in systems if name not in known]
     if unknown:

@@ -14,7 +14,8 @@ class Turn:
     Only `id`, `history` and `question` are needed to train. `answers`, `relevant` (document id -> grade) and
     `rewrite` (a person's stand-alone question) serve evaluation. `conversation` groups turns; without it, what stands
     before the last `_` of the id. `kind` (`first`, `follow_up`, `switch`, `return`) splits the result table. `dataset`
-    is the name of its set in `data.sets`.
+    is the name of its set in `data.sets`. `reply` is what the assistant said to this turn in the chat log; it serves
+    `scoring.answer: logged`.
     """
 
     id: str
@@ -26,6 +27,7 @@ class Turn:
     conversation: str = ""
     dataset: str = ""
     kind: str = ""
+    reply: str = ""
 
     @property
     def group(self) -> str:
@@ -60,14 +62,18 @@ class Passage:
 class Candidate:
     """One distinct rewrite of a turn.
 
-    `logprob` is the sum of its tokens' raw log-probabilities (before temperature) in nats, the end-of-turn token
-    included; `tokens` is their number; `count` says how many samples came out as this text.
+    `query` is what is searched for it. `logprob` is the sum of its tokens' raw log-probabilities (before temperature)
+    in nats, the end-of-turn token included, and `tokens` their number; `count` says how many samples came out as this
+    text. `source` is `sample`, or `question` or `history` for a query that was included without sampling; it has no
+    log-probability.
     """
 
     text: str
-    logprob: float
-    tokens: int
+    query: str
+    logprob: float | None = None
+    tokens: int = 0
     count: int = 1
+    source: str = "sample"
 
 
 class Hit(NamedTuple):
@@ -96,9 +102,10 @@ class TokenStats:
 class Score:
     """The utility of one document list for one turn. `value` is None when there is none, and `error` says why.
 
-    With a GROGU reward: the `answer`, the positions of its `key` tokens and the `rule` that chose them, whether it
-    reads like an abstention, whether it `ended`, how many documents were `cut` for want of room. With UDCG: `no_res`,
-    the probability that the generator abstains from each document alone. With `weighted`: the values of its `parts`.
+    With a GROGU reward: the `answer` and its source (`generated` or `logged`), the positions of its `key` tokens and
+    the `rule` that chose them, whether it reads like an abstention, whether it `ended`, how many documents were `cut`
+    for want of room. With UDCG: `no_res`, the probability that the generator abstains from each document alone. With
+    `weighted`: the values of its `parts`.
     """
 
     value: float | None
@@ -107,6 +114,7 @@ class Score:
     rule: str = ""
     key: tuple[int, ...] = ()
     stats: TokenStats | None = None
+    answer_source: str = ""
     abstains: bool = False
     ended: bool = True
     cut: int = 0

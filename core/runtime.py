@@ -5,42 +5,85 @@ import hashlib
 import logging
 import os
 import resource
+import shlex
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from core.errors import InputError
+from core.errors import InputError, first_line
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
 
 log = logging.getLogger("rewriter")
 LOG_EVERY = 15.0  # seconds between progress lines without a terminal
+LONGEST_WAIT = timedelta(days=1)  # for another process; a failed one ends the run at once
 
 
 def process() -> tuple[int, int]:
-    """Rank of this process and number of processes, as `accelerate launch` sets them."""
+    """Rank of this process and number of processes, as `torchrun` and `accelerate launch` set them."""
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
-def wait_for_all() -> None:
-    """Return when every process has come here."""
-    if process()[1] > 1:
-        from accelerate import PartialState
+def connected() -> "PartialState":
+    """Accelerate's state of several processes; the first call connects them and selects the GPU of this process."""
+    import torch
+    from accelerate import PartialState
 
-        PartialState().wait_for_everyone()
+    return PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST_WAIT)
+
+
+def wait_for_all() -> None:
+    """Return when every process has come here.
+
+    Raises:
+        InputError: another process has stopped.
+    """
+    if process()[1] > 1:
+        try:
+            connected().wait_for_everyone()
+        except RuntimeError as error:
+            raise InputError(
+                f"another process has stopped; its message says why ({first_line(error):.100})."
+            ) from error
+
+
+def check_launch() -> None:
+    """Make sure that several processes were not asked for in vain.
+
+    `accelerate launch --num_processes N` starts N processes on several GPUs only. Elsewhere it sets `MASTER_ADDR` as
+    for N processes, and starts a single one without `WORLD_SIZE`.
+
+    Raises:
+        InputError: they were; names the command that starts several.
+    """
+    names = os.environ.keys()
+    if "ACCELERATE_USE_CPU" not in names or "MASTER_ADDR" not in names or "WORLD_SIZE" in names:
+        return
+    module = sys.modules["__main__"].__spec__
+    script = ["-m", module.name] if module else sys.argv[:1]
+    raise InputError(
+        "`accelerate launch --num_processes N` starts only one process where there are not several GPUs. For N "
+        f"processes, run `torchrun --nproc_per_node N {shlex.join([*script, *sys.argv[1:]])}`; for a single process, "
+        "leave out `--num_processes` and unset `MASTER_ADDR`."
+    )
 
 
 def set_up_logging() -> None:
-    """One format, INFO on rank 0 and warnings elsewhere."""
-    rank, _ = process()
-    if not sys.stderr.isatty():
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # bars make no lines in a log
+    """One format, INFO on rank 0; errors alone, and no bars, elsewhere."""
+    first = process()[0] == 0
+    if not first or not sys.stderr.isatty():  # bars make no lines in a log
+        for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"):
+            os.environ.setdefault(name, "1")
     logging.basicConfig(
-        level=logging.INFO if rank == 0 else logging.WARNING, format="%(message)s", stream=sys.stdout, force=True
+        level=logging.INFO if first else logging.ERROR, format="%(message)s", stream=sys.stdout, force=True
     )
     for noisy in ("httpx", "datasets", "transformers", "torch", "accelerate", "faiss"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+        logging.getLogger(noisy).setLevel(logging.WARNING if first else logging.ERROR)
 
 
 def use_cores(threads: int | None = None) -> None:
@@ -110,9 +153,15 @@ def peak_memory_mb() -> float:
 
 
 def run_command(main: Callable[[], Any]) -> None:
-    """Run a command's `main`: bad input becomes one line and status 2, Ctrl-C a line."""
+    """Run a command's `main`, in several processes if so launched: bad input becomes one line and status 2, Ctrl-C a
+    line."""
     try:
+        check_launch()
+        if process()[1] > 1:
+            connected()
         main()
+        if process()[1] > 1:
+            connected().destroy_process_group()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None

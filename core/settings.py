@@ -78,7 +78,8 @@ class RewriterSettings:
     """The model that is trained, and how candidates are sampled from it.
 
     Args:
-        model: folder or Hub id of a causal language model; an evaluation that neither rewrites nor answers needs none.
+        model: folder, Hub id or `.gguf` file of a causal language model (docs/models.md); an evaluation that neither
+            rewrites nor answers needs none.
         adapter: PEFT adapter to start from.
         instruction: system message of the rewrite prompt; empty for the built-in one.
         dtype: float32, bfloat16 or float16.
@@ -86,7 +87,15 @@ class RewriterSettings:
         temperature: sampling temperature.
         top_p: nucleus sampling threshold; 1 keeps the whole distribution.
         max_new_tokens: longest rewrite.
-        batch_tokens: prompt tokens per batch, times samples.
+        batch_tokens: tokens per batch, samples included.
+        examples: list of {conversation, rewrite}, shown to the model as messages when the first round is sampled;
+            training and later rounds do without them.
+        history_messages: number of earlier messages that are shown, the last ones; all when not given.
+        history_words: words of each earlier message that are shown, the first ones; all when not given.
+        include: queries that join the samples as candidates: the last `question`, and the `history` (all user turns,
+            joined).
+        query: what is searched: the `rewrite`, or the question and the rewrite (`joined`).
+        question_weight: for `joined`: how often the question is repeated.
     """
 
     model: str | None = None
@@ -98,6 +107,12 @@ class RewriterSettings:
     top_p: float = 1.0
     max_new_tokens: int = 48
     batch_tokens: int = 16384
+    examples: list[dict[str, str]] = field(default_factory=list)
+    history_messages: int | None = None
+    history_words: int | None = None
+    include: list[Literal["question", "history"]] = field(default_factory=list)
+    query: Literal["rewrite", "joined"] = "rewrite"
+    question_weight: int = 2
 
 
 @dataclass
@@ -105,11 +120,13 @@ class GeneratorSettings:
     """The model that answers and scores.
 
     Args:
-        model: folder or Hub id; the rewriter's model and adapter when not given.
+        model: folder, Hub id or `.gguf` file; the rewriter's model and adapter when not given.
         adapter: PEFT adapter of that model.
         dtype: float32, bfloat16 or float16.
         max_new_tokens: longest answer.
         batch_tokens: tokens per batch.
+        document_tokens: tokens of each document that the generator reads, the first ones; all when not given.
+        history_tokens: tokens of the conversation that it reads, the last messages; all when not given.
     """
 
     model: str | None = None
@@ -117,6 +134,8 @@ class GeneratorSettings:
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     max_new_tokens: int = 64
     batch_tokens: int = 16384
+    document_tokens: int | None = None
+    history_tokens: int | None = None
 
 
 @dataclass
@@ -191,6 +210,10 @@ class ScoringSettings:
         weights: for `weighted`: reward -> weight; each reward is standardised over a turn's document lists first.
         question: what the generator is asked: the `conversation` (the same for every candidate) or the candidate
             (`rewrite`).
+        answer: GROGU: whose answer's tokens are scored: the generator's own (`generated`, as in the paper), or the
+            reply that the chat log holds for the turn (`logged`: `reply`, else the first of `answers`). A turn whose
+            reply is empty or abstains takes `generated`.
+        reply_tokens: GROGU, logged: tokens of the reply that are scored, the first ones.
         alpha: GROGU: a token is key when the documents change its entropy by more than this many nats.
         fallback: GROGU: share of tokens taken, highest entropy first, when none is key.
         fallback_by: GROGU: entropy that the fallback sorts by.
@@ -214,6 +237,8 @@ class ScoringSettings:
     ] = "key_entropy"  # fmt: skip
     weights: dict[str, float] = field(default_factory=dict)
     question: Literal["conversation", "rewrite"] = "conversation"
+    answer: Literal["generated", "logged"] = "generated"
+    reply_tokens: int = 80
     alpha: float = 0.05
     fallback: float = 0.10
     fallback_by: Literal["ungrounded", "grounded"] = "ungrounded"
@@ -288,7 +313,9 @@ PASSED_ON = ("lora", "sft", "dpo")
 def rewriter_model(settings: Settings) -> str:
     """`rewriter.model`; raises InputError where it is not set."""
     if not settings.rewriter.model:
-        raise InputError("`rewriter.model` is not set; name a folder or a Hub id with `--rewriter.model MODEL`.")
+        raise InputError(
+            "`rewriter.model` is not set; name a folder, a Hub id or a `.gguf` file with `--rewriter.model MODEL`."
+        )
     return settings.rewriter.model
 
 

@@ -1,7 +1,6 @@
 """The frame that every record-making stage shares: skip when complete, share turns out, go on, count, one summary
 line."""
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -11,8 +10,6 @@ from core.artifacts import Stage, hold, in_batches
 from core.errors import InputError
 from core.runtime import Progress, log, process, wait_for_all
 
-LEAST = 8  # items of a batch, while every worker gets as many
-
 
 def carry_out(
     stage: Stage,
@@ -20,7 +17,6 @@ def carry_out(
     make: Callable[[], Callable[[list[Any]], list[dict[str, Any]]]],
     summarise: Callable[[Iterable[dict[str, Any]]], dict[str, Any]],
     most_failed: float = 1.0,
-    workers: Callable[[], int] = lambda: 1,
 ) -> Stage:
     """Bring a stage to its end, or pass over it when it is complete.
 
@@ -31,7 +27,6 @@ def carry_out(
             work.
         summarise: counts over all records, for the manifest and the summary line; `failed` and `total` are looked at.
         most_failed: share of failed records above which the run stops.
-        workers: number of processes that make batches beside each other, asked when there is work.
 
     Raises:
         InputError: too many records failed.
@@ -41,6 +36,7 @@ def carry_out(
         log.info("%s: complete, nothing to do (%s)", stage.name, stage.folder)
         return stage
     hold(stage.folder.parent, process()[0])
+    wait_for_all()  # no process writes before rank 0 holds the folder
     start, plan = time.monotonic(), batches()
     total = sum(map(len, plan))
     done = stage.done()
@@ -55,7 +51,7 @@ def carry_out(
             log.info("%s: going on after %d finished records", stage.name, len(done))
         worker = make()
         with Progress(stage.name, total) as progress:
-            made = in_batches(stage, plan, worker, progress, workers())
+            made = in_batches(stage, plan, worker, progress)
     wait_for_all()
     counts = summarise(stage.records())
     failed, all_records = counts.get("failed", 0), counts.get("total", 0)
@@ -78,24 +74,8 @@ def carry_out(
     return stage
 
 
-def shared_out(items: list[Any], size: int, workers: int = 1) -> list[list[Any]]:
-    """This process's share of the items, every n-th, cut into batches.
-
-    Args:
-        items: what there is.
-        size: most items of a batch.
-        workers: that will take one batch after another. Where there are several, a batch is at most two thirds of a
-            worker's share of what is left, so that they end at about the same time, though one is slower (guided
-            self-scheduling, Polychronopoulos and Kuck, 1987). It follows from what is left alone: a run that goes on
-            has the batches of one that was not stopped, and so the same last digits.
-    """
+def shared_out(items: list[Any], size: int) -> list[list[Any]]:
+    """This process's share of the items, every n-th, cut into batches of at most `size`."""
     rank, world = process()
     mine = items[rank::world]
-    batches: list[list[Any]] = []
-    start = 0
-    while left := len(mine) - start:
-        share = left / workers
-        most = size if workers == 1 else min(size, math.ceil(max(share / 1.5, min(LEAST, share))))
-        batches.append(mine[start : start + most])
-        start += len(batches[-1])
-    return batches
+    return [mine[start : start + size] for start in range(0, len(mine), size)]

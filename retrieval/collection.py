@@ -5,7 +5,6 @@ an id to its row. What is made from a collection (indexes, embeddings) lives bes
 """
 
 import hashlib
-import os
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Literal
 import numpy as np
 from filelock import FileLock
 
-from core.artifacts import read_json, sha256, write_json
+from core.artifacts import read_json, write_json
+from core.cache import cached_sha256, user_cache
 from core.errors import InputError
 from core.inputs import by_set, corpus_source, is_hub_name, set_names
 from core.records import Passage
@@ -144,11 +144,6 @@ def identities_of(collections: Mapping[str, Collection]) -> str | dict[str, str]
     return by_set({name: collection.identity for name, collection in collections.items()})
 
 
-def user_cache() -> Path:
-    """Where collections are kept when nothing else is said."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "query-rewriter-trainer"
-
-
 def identity_of(source: str, cache: Path) -> str:
     """What tells a source from others: the SHA-256 of a file, or the fingerprint of a Hub data set.
 
@@ -161,16 +156,10 @@ def identity_of(source: str, cache: Path) -> str:
     if not path.is_file() and is_hub_name(source):
         return hub_data_set(source)._fingerprint
     try:
-        seen = path.stat()
+        path.stat()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
-    state = [str(path.resolve()), seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino]
-    note = cache / "sources" / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]}.json"
-    known = read_json(note) if note.exists() else {}
-    if known.get("state") != state:
-        known = {"state": state, "sha256": sha256(path)}
-        write_json(note, known)
-    return known["sha256"]
+    return cached_sha256(path, cache)
 
 
 def hash_of(doc: str) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from core.batches import batches_by_tokens
+from core.batching import batches_by_tokens
 from core.errors import InputError
 
 

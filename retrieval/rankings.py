@@ -53,7 +53,7 @@ def make_rankings(settings: Settings) -> Stage:
 
     def plan() -> list[list[Queries]]:
         found = (
-            Queries(record["id"], record.get("dataset", ""), tuple(c["text"] for c in record["candidates"]))
+            Queries(record["id"], record.get("dataset", ""), tuple(c["query"] for c in record["candidates"]))
             for record in candidates.records()
         )
         return shared_out(sorted(found, key=lambda queries: queries.id), BATCH)
@@ -74,7 +74,7 @@ def make_rankings(settings: Settings) -> Stage:
     def summarise_found(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
         counts = summarise(records)
         if counts.get("rankings") and counts["empty"] == counts["rankings"]:
-            example = next(c["text"] for r in candidates.records() for c in r["candidates"])
+            example = next(c["query"] for r in candidates.records() for c in r["candidates"])
             raise InputError(
                 f"rankings: not one of {counts['rankings']} rewrites has a document; one of them is {example!r:.80}. "
                 f"Do they share words with `data.corpus`? All are in {candidates.folder}; look at `rewriter.model`, "

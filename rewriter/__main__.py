@@ -13,6 +13,7 @@ from pathlib import Path
 
 from core.records import Turn
 from core.runtime import Progress, run_command
+from core.settings import RewriterSettings
 from rewriter.conversations import read_turns
 
 BATCH = 32
@@ -22,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="rewriter", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", required=True, help="folder or Hub id of the base model")
+    parser.add_argument("--model", required=True, help="folder, Hub id or .gguf file of the base model")
     parser.add_argument("--adapter", help="PEFT adapter, such as <run>/dpo/adapter")
     parser.add_argument("--input", type=Path, help="turns (JSONL); without it, questions are asked for")
     parser.add_argument("--max_new_tokens", type=int, default=48, help="longest rewrite (default 48)")
@@ -37,15 +38,18 @@ def main() -> None:
     turns = read_turns(arguments.input) if arguments.input else []
 
     from core.language_model import check_room, load_language_model
-    from rewriter.sampling import best_rewrites
+    from rewriter.prompts import RewritePrompt
+    from rewriter.sampling import greedy_rewrites
 
+    options = RewriterSettings(instruction=arguments.instruction, max_new_tokens=arguments.max_new_tokens)
+    prompt = RewritePrompt.of(options)
     lm = load_language_model(arguments.model, arguments.adapter, arguments.dtype)
     check_room(lm, arguments.max_new_tokens, "--max_new_tokens")
     if arguments.input:
         with Progress("rewrite", len(turns)) as progress:
             for start in range(0, len(turns), BATCH):
                 batch = turns[start : start + BATCH]
-                queries = best_rewrites(lm, batch, arguments.max_new_tokens, arguments.instruction)
+                queries = greedy_rewrites(lm, batch, options, prompt)
                 for turn, query in zip(batch, queries, strict=True):
                     print(json.dumps({"id": turn.id, "query": query}, ensure_ascii=False))
                 progress.advance(len(batch))
@@ -56,7 +60,7 @@ def main() -> None:
     try:
         while question := input("question: ").strip():
             turn = Turn("prompt", tuple(history), question)
-            (query,) = best_rewrites(lm, [turn], arguments.max_new_tokens, arguments.instruction)
+            (query,) = greedy_rewrites(lm, [turn], options, prompt)
             print(f"query:    {query}")
             history += [
                 {"role": "user", "content": question},

@@ -2,8 +2,8 @@
 
     python -m rewriter.candidates --config configs/quickstart.yaml
 
-Reads the training turns; writes `<run>/candidates`: `{"id", "dataset", "candidates": [{"text", "logprob", "tokens",
-"count"}], "counts"}`.
+Reads the training turns; writes `<run>/candidates`: `{"id", "dataset", "candidates": [{"text", "query", "logprob",
+"tokens", "count", "source"}], "counts"}`.
 """
 
 from collections import Counter
@@ -17,10 +17,11 @@ from core.records import Turn
 from core.runtime import process, run_command, set_up_logging, use_cores
 from core.settings import Settings, rewriter_model
 from core.stages import carry_out, shared_out
-from core.workers import cores
 from rewriter.conversations import turns_hash, turns_of
+from rewriter.prompts import RewritePrompt
 
 NAME = "candidates"
+BATCH = 16  # turns that are sampled, and saved, together
 
 
 def candidates_stage(settings: Settings) -> Stage:
@@ -43,8 +44,7 @@ def make_candidates(settings: Settings) -> Stage:
     options = settings.rewriter
 
     def plan() -> list[list[Turn]]:
-        turns = turns_of(settings, "train", settings.run.limit)
-        return shared_out(turns, max(1, options.batch_tokens // (256 * options.n)), cores())
+        return shared_out(turns_of(settings, "train", settings.run.limit), BATCH)
 
     def worker():
         from core.language_model import check_room, load_language_model
@@ -52,12 +52,10 @@ def make_candidates(settings: Settings) -> Stage:
 
         lm = load_language_model(rewriter_model(settings), options.adapter, options.dtype)
         check_room(lm, options.max_new_tokens, "rewriter.max_new_tokens")
+        prompt = RewritePrompt.of(options, examples=True)
 
         def make(turns: list[Turn]) -> list[dict[str, Any]]:
-            sampled = sample_rewrites(
-                lm, turns, options.n, options.temperature, options.top_p, options.max_new_tokens, settings.run.seed,
-                options.instruction,
-            )  # fmt: skip
+            sampled = sample_rewrites(lm, turns, options, prompt, settings.run.seed)
             return [
                 {
                     "id": turn.id,
@@ -70,7 +68,7 @@ def make_candidates(settings: Settings) -> Stage:
 
         return make
 
-    return carry_out(candidates_stage(settings), plan, worker, summarise, settings.run.max_failed_fraction, cores)
+    return carry_out(candidates_stage(settings), plan, worker, summarise, settings.run.max_failed_fraction)
 
 
 def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from core.settings import Settings
 from rewriter import mtrag, qrecc, topiocqa
 
 ROLES = ("user", "assistant")
+KINDS = {str: "a text", list: "a list", dict: "an object"}
 READERS = {"topiocqa": topiocqa.read, "qrecc": qrecc.read, "mtrag": mtrag.read}
 
 
@@ -169,10 +170,10 @@ def turn_of(record: dict[str, Any], place: str) -> Turn:
     for message in history:
         good = isinstance(message, dict) and message.get("role") in ROLES and isinstance(message.get("content"), str)
         need(good, "history", 'a list of {"role": "user" or "assistant", "content": text}')
-    optional = {"answers": list, "relevant": dict, "rewrite": str, "conversation": str, "kind": str}
+    optional = {"answers": list, "relevant": dict, "rewrite": str, "conversation": str, "kind": str, "reply": str}
     for name, kind in optional.items():
         if record.get(name) is not None:
-            need(isinstance(record[name], kind), name, f"a {kind.__name__}")
+            need(isinstance(record[name], kind), name, KINDS[kind])
     answers, relevant = record.get("answers") or [], record.get("relevant") or {}
     need(all(isinstance(a, str) and a.strip() for a in answers), "answers", "a list of texts that are not empty")
     grades = all(type(grade) is int and abs(grade) <= 1000 for grade in relevant.values())
@@ -186,4 +187,5 @@ def turn_of(record: dict[str, Any], place: str) -> Turn:
         rewrite=record.get("rewrite") or None,
         conversation=record.get("conversation") or "",
         kind=record.get("kind") or "",
+        reply=(record.get("reply") or "").strip(),
     )

@@ -2,6 +2,11 @@
 
     python -m rewriter.convert --format topiocqa --split test --turns topiocqa_dev.json --qrels gold_dev.json \\
       --output turns.jsonl --full
+
+For MTRAG, it writes the collection of a domain too (docs/mtrag.md):
+
+    python -m rewriter.convert --format mtrag --split test --turns reference.jsonl --qrels clapnq/qrels/dev.tsv \\
+      --output turns.jsonl --passages clapnq.jsonl.zip --corpus corpus.jsonl
 """
 
 import argparse
@@ -15,6 +20,7 @@ from core.inputs import named_file
 from core.records import Turn, plain
 from core.runtime import log, run_command, set_up_logging
 from rewriter.conversations import READERS
+from rewriter.mtrag import read_passages
 
 # Turns of the whole set; of QReCC, those with gold passages; of MTRAG, the tasks of all four domains.
 FULL = {
@@ -49,6 +55,29 @@ def check_counts(name: str, split: str, turns: Sequence[Turn]) -> None:
         )
 
 
+def write_corpus(passages: Path, corpus: Path, turns: Sequence[Turn]) -> None:
+    """Write the passages of an MTRAG domain as a collection.
+
+    Args:
+        passages: as published.
+        corpus: the file to write.
+        turns: those of the domain.
+
+    Raises:
+        InputError: the passages cannot be read, or a gold passage of the turns is not among them.
+    """
+    ids = {passage.id for passage in read_passages(passages)}
+    gold = {doc for turn in turns for doc in turn.relevant}
+    if missing := sorted(gold - ids):
+        raise InputError(
+            f"{passages}: {len(missing)} of {len(gold)} gold passages are missing, such as `{missing[0]}`; take the "
+            "file of `corpora/passage_level` and of the same domain, from the same state of the repository."
+        )
+    lines = (json.dumps(plain(passage), ensure_ascii=False) + "\n" for passage in read_passages(passages))
+    write_atomic(corpus, lines)
+    log.info("%d passages -> %s", len(ids), corpus)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="rewriter.convert", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -58,13 +87,21 @@ def main() -> None:
     parser.add_argument("--turns", required=True, help="its file of turns, as published")
     parser.add_argument("--qrels", help="its file of gold passages, where that is another")
     parser.add_argument("--output", type=Path, required=True, help="turns.jsonl to write")
+    parser.add_argument("--passages", help="mtrag: its file of passages, as published")
+    parser.add_argument("--corpus", type=Path, help="mtrag: corpus.jsonl to write, from --passages")
     parser.add_argument("--full", action="store_true", help="fail unless the split has its published number of turns")
     arguments = parser.parse_args()
+    if bool(arguments.passages) != bool(arguments.corpus):
+        parser.error("--passages and --corpus go together")
+    if arguments.passages and arguments.format != "mtrag":
+        parser.error("--passages is for --format mtrag; the other sets' collections: configs/DATASETS.md")
     set_up_logging()
     qrels = named_file("qrels", arguments.qrels) if arguments.qrels else None
     turns = READERS[arguments.format](named_file("turns", arguments.turns), qrels)
     if arguments.full:
         check_counts(arguments.format, arguments.split, turns)
+    if arguments.passages:
+        write_corpus(named_file("passages", arguments.passages), arguments.corpus, turns)
     records = ({"id": turn.id, "history": []} | plain(turn) for turn in turns)
     write_atomic(arguments.output, (json.dumps(record, ensure_ascii=False) + "\n" for record in records))
     labelled, conversations = sum(bool(turn.relevant) for turn in turns), len({turn.group for turn in turns})

@@ -1,25 +1,80 @@
 """The rewrite prompt, and reading the model's output."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import regex
 
 from core.conversation import transcript
+from core.records import Message
+from core.settings import RewriterSettings
 
 INSTRUCTION = "Rewrite the last question as a search query that stands alone. Reply with the query only."
 
 
-def rewrite_messages(
-    history: list[dict[str, str]], question: str, instruction: str = INSTRUCTION
-) -> list[dict[str, str]]:
-    """Chat messages that ask for a stand-alone query.
+@dataclass(frozen=True)
+class RewritePrompt:
+    """How the rewriter is asked for a stand-alone query.
 
     Args:
-        history: earlier messages, oldest first.
-        question: the current question.
-        instruction: the system message.
+        instruction: the system message; empty for `INSTRUCTION`.
+        examples: (conversation, rewrite) pairs, shown as user and assistant messages before the conversation.
+        history_messages: number of earlier messages that are shown, the last ones; None shows all.
+        history_words: words of each earlier message that are shown, the first ones; None shows all.
     """
-    return [{"role": "system", "content": instruction}, {"role": "user", "content": transcript(history, question)}]
+
+    instruction: str = ""
+    examples: tuple[tuple[str, str], ...] = ()
+    history_messages: int | None = None
+    history_words: int | None = None
+
+    @classmethod
+    def of(cls, settings: RewriterSettings, examples: bool = False) -> "RewritePrompt":
+        """The prompt of the settings, with or without their examples."""
+        pairs = [(example["conversation"].strip(), example["rewrite"].strip()) for example in settings.examples]
+        return cls(
+            settings.instruction, tuple(pairs if examples else ()), settings.history_messages, settings.history_words
+        )
+
+    def messages(self, history: Sequence[Message], question: str) -> list[Message]:
+        """Chat messages that ask for a stand-alone query.
+
+        Args:
+            history: earlier messages, oldest first.
+            question: the current question.
+        """
+        start = 0 if self.history_messages is None else max(0, len(history) - self.history_messages)
+        shown = [m | {"content": first_words(m["content"], self.history_words)} for m in history[start:]]
+        turns = [
+            {"role": role, "content": text}
+            for example in self.examples
+            for role, text in zip(("user", "assistant"), example, strict=True)
+        ]
+        system = {"role": "system", "content": self.instruction or INSTRUCTION}
+        return [system, *turns, {"role": "user", "content": transcript(shown, question)}]
+
+
+def first_words(text: str, count: int | None) -> str:
+    """The first words of a text, with one space between them; the text as it is where it has no more."""
+    words = text.split()
+    return text if count is None or len(words) <= count else " ".join(words[:count])
+
+
+def user_turns(history: Sequence[Message], question: str) -> str:
+    """All of the user's messages, joined, the current question last."""
+    return " ".join([*(m["content"] for m in history if m["role"] == "user"), question])
+
+
+def search_query(question: str, rewrite: str, settings: RewriterSettings) -> str:
+    """What is searched for a rewrite: the rewrite, or the question, repeated, and the rewrite.
+
+    Repeating the question keeps its terms above those of the rewrite in a bag-of-words ranking, as query2doc does
+    (arXiv 2303.07678).
+    """
+    if settings.query == "rewrite":
+        return rewrite
+    return " ".join([question] * settings.question_weight + [rewrite])
 
 
 THINKING = re.compile(r"<think>.*?(</think>|\Z)|\A.*</think>", re.DOTALL)

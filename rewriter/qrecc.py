@@ -34,7 +34,7 @@ def read(path: Path, qrels: Path | None = None) -> list[Turn]:
 
 
 def turn_of(record: Fields, gold: Gold, so_far: dict[int, list[Message]]) -> Turn:
-    """One turn.
+    """One turn. Its answer is also its reply: the assistant says it in the turns that follow.
 
     Args:
         record: as published.
@@ -68,6 +68,7 @@ def turn_of(record: Fields, gold: Gold, so_far: dict[int, list[Message]]) -> Tur
         rewrite=record.text("Truth_rewrite" if of_scai else "Rewrite", empty=True) or None,
         conversation=str(conversation),
         kind="follow_up" if history else "first",
+        reply=answer,
     )
 
 

@@ -39,19 +39,20 @@ def read(path: Path, qrels: Path | None = None) -> list[Turn]:
 
 
 def turn_of(record: Fields, gold: Gold, kinds: dict[tuple[int, int], str]) -> Turn:
-    """One turn."""
+    """One turn. Its reply is `Answer`, which is what the assistant says in the turns that follow."""
     key = key_of(record)
-    given = [record.text("Answer", empty=True)]
+    texts = [record.text("Answer", empty=True)]
     if record.values.get("Additional_answers"):
-        given += [one.text("Answer", empty=True) for one in record.objects("Additional_answers")]
+        texts += [one.text("Answer", empty=True) for one in record.objects("Additional_answers")]
     return Turn(
         id=f"{key[0]}_{key[1]}",
         history=dialogue(record, "Context"),
         question=record.text("Question"),
-        answers=tuple(dict.fromkeys(answer for answer in given if answer not in ("", UNANSWERABLE))),
+        answers=tuple(dict.fromkeys(answer for answer in texts if answer not in ("", UNANSWERABLE))),
         relevant=gold.get(key) or own_gold(record),
         conversation=str(key[0]),
         kind=kinds[key],
+        reply="" if texts[0] == UNANSWERABLE else texts[0],
     )
 
 

@@ -57,7 +57,7 @@ class EntailmentModel:
         self.known: dict[Text, Verdict] = {}
 
     def judge(self, pairs: Sequence[Text]) -> list[Verdict]:
-        from core.batches import batches_by_tokens
+        from core.batching import batches_by_tokens
 
         new = [pair for pair in dict.fromkeys(pairs) if pair not in self.known]
         if new:

@@ -1,23 +1,21 @@
-"""The generator's two passes: it answers with documents, then the same answer is read without them.
+"""The generator's passes: it answers with documents, and an answer is scored with documents and without them.
 
-Duplicates are computed once: a (question, document list) in the grounded pass, a (question, answer) in the
-ungrounded one.
+Duplicates are computed once: a (question, document list) when answering, a (question, answer) when scoring.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from core.batches import each_batch
-from core.beginnings import alike
-from core.chat import prompts_that_fit
-from core.decoding import Decoded, decode, score_continuations
+from core.chat import prompts_that_fit, truncate_history, truncate_texts
+from core.generation import Completion, generate, score_completions
 from core.language_model import LanguageModel
 from core.records import Message, TokenStats
+from core.settings import GeneratorSettings
 from scoring.prompts import ANSWER, answer_messages
 
 
 @dataclass(frozen=True)
-class Reading:
+class GenerationInput:
     """One thing to answer: a question in its conversation, and the documents to answer from, in rank order."""
 
     history: tuple[tuple[str, str], ...]  # (role, content), hashable
@@ -25,18 +23,22 @@ class Reading:
     documents: tuple[str, ...]
 
     @classmethod
-    def of(cls, history: Sequence[Message], question: str, documents: Sequence[str]) -> "Reading":
+    def of(cls, history: Sequence[Message], question: str, documents: Sequence[str]) -> "GenerationInput":
         return cls(tuple((m["role"], m["content"]) for m in history), question, tuple(documents))
 
     @property
     def messages(self) -> list[Message]:
         return [{"role": role, "content": content} for role, content in self.history]
 
+    @property
+    def without_documents(self) -> "GenerationInput":
+        return GenerationInput(self.history, self.question, ())
+
 
 @dataclass(frozen=True)
-class Answered:
-    """What the passes made of a reading. `cut` documents did not fit the context; `ended` tells a finished answer.
-    The answer is empty where the question alone does not fit."""
+class GeneratedAnswer:
+    """An answer with its token statistics. `cut` documents did not fit the context; `ended` tells whether the model
+    ended the answer itself. The answer is empty where the question alone does not fit."""
 
     answer: str
     stats: TokenStats
@@ -44,115 +46,162 @@ class Answered:
     ended: bool
 
 
-def prompt_of(lm: LanguageModel, reading: Reading, room: int, instruction: str = ANSWER) -> tuple[list[int], int]:
-    """One of `prompts_of`."""
-    return prompts_of(lm, [reading], room, instruction)[0]
-
-
-def prompts_of(
-    lm: LanguageModel, readings: Sequence[Reading], room: int, instruction: str = ANSWER
-) -> list[tuple[list[int], int]]:
-    """Prompt ids with documents left out from the last one back, then messages from the oldest, until `room` tokens
-    are free.
-
-    Returns:
-        For each reading the ids and the number of documents left out. The question is never cut.
-    """
-
-    def chat_of(reading: Reading) -> Callable[[int], list[Message] | None]:
-        documents, history = list(reading.documents), reading.messages
-
-        def chat(cut: int) -> list[Message] | None:
-            if cut > len(documents) + len(history):
-                return None
-            kept, later = documents[: max(0, len(documents) - cut)], history[max(0, cut - len(documents)) :]
-            return answer_messages(later, reading.question, kept, instruction)
-
-        return chat
-
-    made = prompts_that_fit(lm, [chat_of(reading) for reading in readings], room)
-    return [(ids, min(cut, len(reading.documents))) for reading, (ids, cut) in zip(readings, made, strict=True)]
-
-
-def answer_all(
-    lm: LanguageModel, readings: Sequence[Reading], max_new_tokens: int, batch_tokens: int
-) -> list[Answered]:
-    """Answer every reading greedily and record each token's entropy and log-probability with and without the
-    documents.
-
-    Args:
-        lm: the generator.
-        readings: what to answer; duplicates cost nothing.
-        max_new_tokens: longest answer.
-        batch_tokens: tokens per batch, the answer's room counted in.
-
-    Returns:
-        One record per reading, in order. `stats` lists have the answer's length, end-of-turn tokens left out.
-    """
-    if not readings:
-        return []
-    distinct = list(dict.fromkeys(readings))
-    prompts, cut = zip(*prompts_of(lm, distinct, max_new_tokens), strict=True)
-    grounded: list[Decoded] = [Decoded()] * len(distinct)
-
-    def answer(batch: list[int]) -> None:
-        for i, outputs in zip(batch, decode(lm, [prompts[i] for i in batch], max_new_tokens), strict=True):
-            grounded[i] = outputs[0]
-
-    lengths = [len(prompt) + max_new_tokens for prompt in prompts]
-    context = lm.context
-    short = [i for i, length in enumerate(lengths) if length <= context]
-    order = alike([prompts[i] for i in short])
-    each_batch(lm, [lengths[i] for i in short], batch_tokens, lambda batch: answer([short[i] for i in batch]), order)
-    bare = [Reading(reading.history, reading.question, ()) for reading in distinct]
-    wanted = list(dict.fromkeys((b, tuple(g.ids)) for b, g in zip(bare, grounded, strict=True) if g.ids))
-    ungrounded = dict(zip(wanted, read_again(lm, wanted, max_new_tokens, batch_tokens), strict=True))
-    made = {}
-    for reading, left, without, given in zip(distinct, cut, bare, grounded, strict=True):
-        plain = ungrounded.get((without, tuple(given.ids))) or Decoded()
-        stats = TokenStats(
-            tokens=tuple(lm.tokenizer.decode([token]) for token in given.ids),
-            h0=tuple(plain.entropies),
-            hd=tuple(given.entropies),
-            logp0=tuple(plain.logprobs),
-            logpd=tuple(given.logprobs),
-        )
-        text = lm.tokenizer.decode(given.ids, skip_special_tokens=True).strip()
-        made[reading] = Answered(text, stats, left, given.ended)
-    return [made[reading] for reading in readings]
-
-
-def read_again(
-    lm: LanguageModel, wanted: list[tuple[Reading, tuple[int, ...]]], room: int, batch_tokens: int
-) -> list[Decoded | None]:
-    """Entropy and log-probability at the tokens of given replies; replies to one prompt share the pass over it.
+@dataclass
+class Generator:
+    """The model that answers, with the limits on what it reads and writes.
 
     Args:
         lm: the model.
-        wanted: readings with the token ids of a reply to each, at least one.
-        room: tokens to leave for the longest reply.
-        batch_tokens: tokens per batch.
-
-    Returns:
-        One for each reply; None where a document or the reply does not fit the context.
+        max_new_tokens: longest answer.
+        batch_tokens: most tokens of a batch.
+        document_tokens: longest document, in tokens; the end of a longer one is cut off. None keeps all.
+        history_tokens: longest history, in tokens; the oldest messages are cut off. None keeps all.
     """
-    replies: dict[Reading, list[int]] = {}
-    for number, (reading, _) in enumerate(wanted):
-        replies.setdefault(reading, []).append(number)
-    readings, prompts, context = [], [], lm.context
-    found: list[Decoded | None] = [None] * len(wanted)
-    for reading, (ids, cut) in zip(replies, prompts_of(lm, list(replies), room), strict=True):
-        replies[reading] = [i for i in replies[reading] if not cut and len(ids) + len(wanted[i][1]) <= context]
-        if replies[reading]:
-            readings.append(reading)
-            prompts.append(ids)
 
-    def read(batch: list[int]) -> None:
-        texts = [[list(wanted[number][1]) for number in replies[readings[i]]] for i in batch]
-        for i, outputs in zip(batch, score_continuations(lm, [prompts[i] for i in batch], texts), strict=True):
-            for number, output in zip(replies[readings[i]], outputs, strict=True):
-                found[number] = output
+    lm: LanguageModel
+    max_new_tokens: int
+    batch_tokens: int
+    document_tokens: int | None = None
+    history_tokens: int | None = None
 
-    lengths = [len(ids) + max(len(wanted[i][1]) for i in replies[r]) for ids, r in zip(prompts, readings, strict=True)]
-    each_batch(lm, lengths, batch_tokens, read, alike(prompts))
-    return found
+    @classmethod
+    def of(cls, lm: LanguageModel, settings: GeneratorSettings) -> "Generator":
+        """A model with the limits of the settings."""
+        return cls(
+            lm, settings.max_new_tokens, settings.batch_tokens, settings.document_tokens, settings.history_tokens
+        )
+
+    def prompts(
+        self, inputs: Sequence[GenerationInput], room: int, instruction: str = ANSWER
+    ) -> list[tuple[list[int], int]]:
+        """Prompt token ids that leave `room` tokens of the context free.
+
+        Where a prompt is too long, documents are left out from the last one back, then messages from the oldest on.
+        The question is never cut.
+
+        Returns:
+            For each input the ids and the number of documents left out.
+        """
+        histories = {each.history: each.messages for each in inputs}
+        for key, messages in histories.items():
+            histories[key] = truncate_history(self.lm, messages, self.history_tokens)
+        texts = list(dict.fromkeys(text for each in inputs for text in each.documents))
+        short = dict(zip(texts, truncate_texts(self.lm, texts, self.document_tokens), strict=True))
+
+        def chat_of(each: GenerationInput) -> Callable[[int], list[Message] | None]:
+            documents, history = [short[text] for text in each.documents], histories[each.history]
+
+            def chat(cut: int) -> list[Message] | None:
+                if cut > len(documents) + len(history):
+                    return None
+                kept, later = documents[: max(0, len(documents) - cut)], history[max(0, cut - len(documents)) :]
+                return answer_messages(later, each.question, kept, instruction)
+
+            return chat
+
+        prompts = prompts_that_fit(self.lm, [chat_of(each) for each in inputs], room)
+        return [(ids, min(cut, len(each.documents))) for each, (ids, cut) in zip(inputs, prompts, strict=True)]
+
+    def answers(self, inputs: Sequence[GenerationInput]) -> list[GeneratedAnswer]:
+        """Answer every input greedily, with the entropy and the log-probability of each token with documents and
+        without them.
+
+        Args:
+            inputs: what to answer; duplicates are answered once.
+
+        Returns:
+            One answer per input, in order. The lists of `stats` have the answer's length, without end-of-turn tokens.
+        """
+        distinct = list(dict.fromkeys(inputs))
+        prompts = self.prompts(distinct, self.max_new_tokens)
+        fitting = [i for i, (ids, _) in enumerate(prompts) if len(ids) + self.max_new_tokens <= self.lm.context]
+        outputs = generate(self.lm, [prompts[i][0] for i in fitting], self.max_new_tokens, self.batch_tokens)
+        grounded = {distinct[i]: output for i, (output,) in zip(fitting, outputs, strict=True)}
+        answered = [(each, tuple(output.ids)) for each, output in grounded.items() if output.ids]
+        ungrounded = dict(
+            zip(
+                answered,
+                self.score([(each.without_documents, ids) for each, ids in answered], self.max_new_tokens),
+                strict=True,
+            )
+        )
+        answers = {}
+        for each, (_, cut) in zip(distinct, prompts, strict=True):
+            with_documents = grounded.get(each) or Completion()
+            without = ungrounded.get((each, tuple(with_documents.ids))) or Completion()
+            answers[each] = self._answer(with_documents.ids, without, with_documents, cut)
+        return [answers[each] for each in inputs]
+
+    def logged_answers(
+        self, inputs: Sequence[GenerationInput], replies: Sequence[Sequence[int]]
+    ) -> list[GeneratedAnswer]:
+        """Score a given reply to each input, by teacher forcing, with documents and without them.
+
+        Args:
+            inputs: what is answered.
+            replies: token ids of the reply to each, at least one.
+
+        Returns:
+            One answer per input, in order. `stats` is empty where question and reply do not fit the context.
+        """
+        tasks = list(zip(inputs, map(tuple, replies), strict=True))
+        bare = [(each.without_documents, ids) for each, ids in tasks]
+        prompts = self._distinct_prompts([*tasks, *bare], max(map(len, replies), default=0), ANSWER)
+        scored = self._score([*tasks, *bare], prompts)
+        return [
+            self._answer(
+                list(ids),
+                scored.get(without, Completion()),
+                scored.get((each, ids), Completion()),
+                prompts[each][1],
+            )
+            for (each, ids), without in zip(tasks, bare, strict=True)
+        ]
+
+    def score(
+        self, tasks: Sequence[tuple[GenerationInput, tuple[int, ...]]], room: int, instruction: str = ANSWER
+    ) -> list[Completion | None]:
+        """Log-probability and entropy at the tokens of given answers, each to an input whose documents all fit.
+
+        Args:
+            tasks: inputs with the token ids of an answer to each, at least one; duplicates are scored once.
+            room: tokens to leave for the longest answer.
+            instruction: of the prompt.
+
+        Returns:
+            One for each task; None where the answer, or a document, does not fit the context.
+        """
+        prompts = self._distinct_prompts(tasks, room, instruction)
+        scored = self._score([task for task in tasks if not prompts[task[0]][1]], prompts)
+        return [scored.get(task) for task in tasks]
+
+    def _distinct_prompts(
+        self, tasks: Sequence[tuple[GenerationInput, tuple[int, ...]]], room: int, instruction: str
+    ) -> dict[GenerationInput, tuple[list[int], int]]:
+        inputs = list(dict.fromkeys(each for each, _ in tasks))
+        return dict(zip(inputs, self.prompts(inputs, room, instruction), strict=True))
+
+    def _score(
+        self,
+        tasks: Sequence[tuple[GenerationInput, tuple[int, ...]]],
+        prompts: dict[GenerationInput, tuple[list[int], int]],
+    ) -> dict[tuple[GenerationInput, tuple[int, ...]], Completion]:
+        """Score the distinct tasks that fit the context."""
+        fitting = [
+            (each, ids) for each, ids in dict.fromkeys(tasks) if len(prompts[each][0]) + len(ids) <= self.lm.context
+        ]
+        outputs = score_completions(
+            self.lm, [prompts[each][0] for each, _ in fitting], [list(ids) for _, ids in fitting], self.batch_tokens
+        )
+        return dict(zip(fitting, outputs, strict=True))
+
+    def _answer(self, ids: list[int], without: Completion, with_documents: Completion, cut: int) -> GeneratedAnswer:
+        stats = TokenStats(
+            tokens=tuple(self.lm.tokenizer.decode([token]) for token in ids),
+            h0=tuple(without.entropies),
+            hd=tuple(with_documents.entropies),
+            logp0=tuple(without.logprobs),
+            logpd=tuple(with_documents.logprobs),
+        )
+        text = self.lm.tokenizer.decode(ids, skip_special_tokens=True).strip()
+        return GeneratedAnswer(text, stats, cut, with_documents.ended)

@@ -99,6 +99,8 @@ def check_item(item: dict[str, Any], place: str, reward: str) -> None:
     errors = item.get("errors", {})
     if not isinstance(errors, dict) or not all(isinstance(reasons, dict) for reasons in errors.values()):
         raise InputError(f"{place}: `errors` must hold, for each reward, a reason for each model, got {errors!r:.60}.")
+    if not isinstance(item.get("reply") or "", str):
+        raise InputError(f"{place}: `reply` must be a text, got {item['reply']!r:.60}.")
     answers = item.get("answers", [])
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise InputError(f"{place}: `answers` must be a list of texts, got {answers!r:.60}.")
@@ -112,14 +114,15 @@ def is_probability(value: Any) -> bool:
 
 def as_item(item: dict[str, Any]):
     """A JSON item as what the rewards judge."""
-    from scoring.generator import Reading
-    from scoring.rewards import Item
+    from scoring.generator import GenerationInput
+    from scoring.rewards import RewardInput
 
     passages = item["passages"]
     labelled = bool(passages) and all(isinstance(p.get("is_relevant"), bool) for p in passages)
-    return Item(
-        Reading.of(item.get("history", []), item["question"], [passage["text"] for passage in passages]),
+    return RewardInput(
+        GenerationInput.of(item.get("history", []), item["question"], [passage["text"] for passage in passages]),
         tuple(passage["is_relevant"] for passage in passages) if labelled else None,
         tuple(answer for answer in item.get("answers", []) if answer.strip()),
         tuple(float(passage.get("score", 0.0)) for passage in passages),
+        item.get("reply") or next((answer for answer in item.get("answers", []) if answer.strip()), ""),
     )

@@ -21,7 +21,7 @@ NEEDS = {
 }
 REWARDS = (*grogu.REWARDS, *NEEDS)
 SEPER = ("samples", "sample_tokens", "aggregate", "entailment")
-READS = dict.fromkeys(grogu.REWARDS, ("alpha", "fallback", "fallback_by", "log_ppl")) | {
+READS = dict.fromkeys(grogu.REWARDS, ("answer", "reply_tokens", "alpha", "fallback", "fallback_by", "log_ppl")) | {
     "udcg": ("abstention", "relevant_weight", "irrelevant_weight", "normalise"),
     "delta_seper_soft": (*SEPER, "kernel"),
     "delta_seper_hard": (*SEPER, "clusters"),

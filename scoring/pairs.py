@@ -18,7 +18,7 @@ from core.records import Candidate, Pair, Turn
 from core.runtime import log, process, run_command, set_up_logging, wait_for_all
 from core.settings import Settings
 from rewriter.conversations import turns_hash, turns_of
-from rewriter.prompts import INSTRUCTION, normalised, rewrite_messages
+from rewriter.prompts import RewritePrompt, normalised
 
 NAME = "pairs"
 
@@ -43,7 +43,8 @@ def best_and_worst(scored: Scored) -> tuple[int, int] | str:
         return "fewer than two scored candidates"
 
     def said(i: int) -> tuple[int, float]:
-        return scored.candidates[i].count, scored.candidates[i].logprob
+        logprob = scored.candidates[i].logprob
+        return scored.candidates[i].count, -math.inf if logprob is None else logprob
 
     best = max(known, key=lambda i: (scored.scores[i], *said(i)))
     worst = max(known, key=lambda i: (-scored.scores[i], *said(i)))
@@ -59,7 +60,7 @@ def select_pairs(
     drop_fraction: float = 0.5,
     min_gap: float = 0.0,
     reward: str = "key_entropy",
-    instruction: str = "",
+    prompt: RewritePrompt = RewritePrompt(),  # noqa: B008 (frozen)
 ) -> tuple[list[Pair], Counter]:
     """Preference pairs of many turns, filtered by gap.
 
@@ -68,7 +69,7 @@ def select_pairs(
         drop_fraction: share of the pairs dropped, smallest gaps first (rounded down), from 0 to 1.
         min_gap: then pairs with a smaller gap are dropped; 0 keeps all.
         reward: name written into the pairs.
-        instruction: system message of the rewrite prompt.
+        prompt: how a rewrite is asked for.
 
     Returns:
         The pairs that are kept, in the order of the turns, and how many turns gave none, by reason.
@@ -84,7 +85,7 @@ def select_pairs(
         pairs.append(
             Pair(
                 id=one.turn.id,
-                prompt=rewrite_messages(list(one.turn.history), one.turn.question, instruction or INSTRUCTION),
+                prompt=prompt.messages(one.turn.history, one.turn.question),
                 chosen=[{"role": "assistant", "content": one.candidates[best].text}],
                 rejected=[{"role": "assistant", "content": one.candidates[worst].text}],
                 score_chosen=high,
@@ -103,12 +104,12 @@ def select_pairs(
 
 def pairs_stage(settings: Settings) -> Stage:
     """The stage's folder with what decides its content."""
-    decided = asdict(settings.pairs) | {"instruction": settings.rewriter.instruction}
+    decided = asdict(settings.pairs) | asdict(RewritePrompt.of(settings.rewriter))
     del decided["on_policy"]  # of DPO alone
     train = turns_hash(settings, "train")
     completed(settings.run_dir / "candidates").expect(inputs={"train": train}, settings={"limit": settings.run.limit})
     inputs = {"scores": completed(settings.run_dir / "scores").identity(), "train": train}
-    return Stage(settings.run_dir / NAME, decided, inputs, 0)
+    return Stage(settings.run_dir / NAME, decided, inputs, process()[0])
 
 
 def read_scored(settings: Settings) -> list[Scored]:
@@ -131,7 +132,9 @@ def make_pairs(settings: Settings) -> Stage:
         InputError: no pair is left; says why and what to change.
     """
     stage = pairs_stage(settings)
-    if stage.complete:
+    complete = stage.complete
+    wait_for_all()  # rank 0 does not complete the stage before every process has looked
+    if complete:
         log.info("pairs: complete, nothing to do (%s)", stage.folder)
         return stage
     if process()[0] == 0:
@@ -139,7 +142,7 @@ def make_pairs(settings: Settings) -> Stage:
         reward = settings.scoring.reward
         chosen = settings.pairs
         pairs, dropped = select_pairs(
-            scored, chosen.drop_fraction, chosen.min_gap, reward, settings.rewriter.instruction
+            scored, chosen.drop_fraction, chosen.min_gap, reward, RewritePrompt.of(settings.rewriter)
         )
         if not pairs:
             raise InputError(no_pairs(len(scored), dropped))

@@ -4,9 +4,7 @@ from core.records import Message
 
 SYSTEM = "You answer the questions of a conversation."
 ANSWER = "Answer the question in a few words. Always give an answer. Use the documents if there are any."
-ABSTAIN = (
-    "Answer the question in a few words from the documents. If they do not hold the answer, reply NO-RESPONSE."
-)
+ABSTAIN = "Answer the question in a few words from the documents. If they do not hold the answer, reply NO-RESPONSE."
 
 
 def answer_messages(

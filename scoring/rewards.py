@@ -7,18 +7,16 @@ from statistics import fmean, pstdev
 
 import torch
 
-from core.batches import each_batch
-from core.chat import reply_ids
-from core.decoding import decode
-from core.language_model import LanguageModel
+from core.chat import completion_ids
+from core.generation import generate, greedy
 from core.records import Score
 from core.settings import ScoringSettings
-from rewriter.sampling import noise_of, sampler
+from rewriter.sampling import sampler, uniform_draws
 from scoring import grogu, seper
-from scoring.abstention import no_res_probs
+from scoring.abstention import abstention_probabilities
 from scoring.answers import abstains
 from scoring.entailment import Entailment
-from scoring.generator import Reading, answer_all, prompts_of, read_again
+from scoring.generator import GeneratedAnswer, GenerationInput, Generator
 from scoring.references import answer_logprob, reciprocal_rank
 from scoring.udcg import udcg
 
@@ -28,7 +26,7 @@ NONE_FITS = "no document fits the generator's context"
 
 
 @dataclass(frozen=True)
-class Item:
+class RewardInput:
     """One document list to judge.
 
     Args:
@@ -36,37 +34,35 @@ class Item:
         relevant: for each document whether it holds the answer; None where that is not known.
         answers: reference answers.
         scores: the retriever's score of each document.
+        reply: what the chat log holds as the assistant's reply; empty where it holds none.
     """
 
-    reading: Reading
+    reading: GenerationInput
     relevant: tuple[bool, ...] | None = None
     answers: tuple[str, ...] = ()
     scores: tuple[float, ...] = ()
+    reply: str = ""
 
 
 @dataclass
-class Judge:
+class Scorer:
     """Computes rewards.
 
     Args:
-        lm: the generator; None when no reward needs one (`reciprocal_rank`).
+        generator: None when no reward needs one (`reciprocal_rank`).
         rule: the `scoring` settings.
-        max_new_tokens: longest answer.
-        batch_tokens: tokens per batch.
         entailment: the judge of Delta-SePer.
         seed: of the answers that Delta-SePer samples.
     """
 
-    lm: LanguageModel | None
+    generator: Generator | None
     rule: ScoringSettings
-    max_new_tokens: int
-    batch_tokens: int
     entailment: Entailment | None = None
     seed: int = 0
-    _believed: dict[Reading, list[seper.Sampled]] = field(default_factory=dict)
-    _cut: dict[Reading, int] = field(default_factory=dict)
+    _believed: dict[GenerationInput, list[seper.Sampled]] = field(default_factory=dict)
+    _cut: dict[GenerationInput, int] = field(default_factory=dict)
 
-    def scores(self, items: Sequence[Item], names: Sequence[str]) -> list[dict[str, Score]]:
+    def scores(self, items: Sequence[RewardInput], names: Sequence[str]) -> list[dict[str, Score]]:
         """The rewards of document lists.
 
         Args:
@@ -95,45 +91,66 @@ class Judge:
             for reason in reasons
         ]
 
-    def _unusable(self, readings: Sequence[Reading]) -> list[str]:
+    def _unusable(self, readings: Sequence[GenerationInput]) -> list[str]:
         """Why each list cannot be judged; empty where it can."""
-        bare = [Reading(reading.history, reading.question, ()) for reading in readings]
-        distinct, long = list(dict.fromkeys(bare)), set()
-        if self.lm is not None:
-            prompts = prompts_of(self.lm, distinct, self.max_new_tokens)
-            room = self.lm.context - self.max_new_tokens
-            long = {reading for reading, (ids, _) in zip(distinct, prompts, strict=True) if len(ids) > room}
+        bare = [reading.without_documents for reading in readings]
+        too_long: set[GenerationInput] = set()
+        if self.generator is not None:
+            distinct, room = list(dict.fromkeys(bare)), self.generator.max_new_tokens
+            prompts = self.generator.prompts(distinct, room)
+            context = self.generator.lm.context
+            too_long = {each for each, (ids, _) in zip(distinct, prompts, strict=True) if len(ids) + room > context}
         return [
             "no documents retrieved" if not reading.documents
-            else "the question does not fit the generator's context" if question in long
+            else "the question does not fit the generator's context" if question in too_long
             else ""
             for reading, question in zip(readings, bare, strict=True)
         ]  # fmt: skip
 
-    def _grogu(self, items: Sequence[Item], names: Sequence[str]) -> dict[str, list[Score]]:
+    def _grogu(self, items: Sequence[RewardInput], names: Sequence[str]) -> dict[str, list[Score]]:
         rule = self.rule
-        answered = answer_all(self.lm, [item.reading for item in items], self.max_new_tokens, self.batch_tokens)
-        made: dict[str, list[Score]] = {name: [] for name in names}
-        for item, given in zip(items, answered, strict=True):
-            notes = {"abstains": abstains(given.answer), "cut": given.cut, "ended": given.ended}
+        answers = self._answers(items)
+        columns: dict[str, list[Score]] = {name: [] for name in names}
+        for item, (source, answered) in zip(items, answers, strict=True):
+            notes = {"answer_source": source, "cut": answered.cut, "ended": answered.ended}
+            notes["abstains"] = source == "generated" and abstains(answered.answer)
             for name in names:
-                if given.cut == len(item.reading.documents):
-                    score = Score(None, given.answer, error=NONE_FITS)
+                if answered.cut == len(item.reading.documents):
+                    score = Score(None, answered.answer, error=NONE_FITS)
                 else:
                     score = grogu.score_of(
-                        given.stats, given.answer, name, rule.alpha, rule.fallback, rule.fallback_by, rule.log_ppl
-                    )
-                made[name].append(replace(score, **notes))
-        return made
+                        answered.stats, answered.answer, name, rule.alpha, rule.fallback, rule.fallback_by,
+                        rule.log_ppl,
+                    )  # fmt: skip
+                columns[name].append(replace(score, **notes))
+        return columns
 
-    def _udcg(self, items: Sequence[Item]) -> list[Score]:
+    def _answers(self, items: Sequence[RewardInput]) -> list[tuple[str, GeneratedAnswer]]:
+        """The answer whose tokens are scored, for each item, and its source: `generated` or `logged`."""
+        replies: dict[str, tuple[int, ...]] = {}
+        if self.rule.answer == "logged":
+            usable = dict.fromkeys(item.reply for item in items if item.reply.strip() and not abstains(item.reply))
+            replies = {
+                reply: tuple(completion_ids(self.generator.lm, reply)[: self.rule.reply_tokens]) for reply in usable
+            }
+        is_logged = [bool(replies.get(item.reply)) for item in items]
+        logged = [item for item, yes in zip(items, is_logged, strict=True) if yes]
+        scored = iter(
+            self.generator.logged_answers([item.reading for item in logged], [replies[item.reply] for item in logged])
+        )
+        generated = iter(
+            self.generator.answers([item.reading for item, yes in zip(items, is_logged, strict=True) if not yes])
+        )
+        return [("logged", next(scored)) if yes else ("generated", next(generated)) for yes in is_logged]
+
+    def _udcg(self, items: Sequence[RewardInput]) -> list[Score]:
         rule = self.rule
         alone = [
-            Reading(item.reading.history, item.reading.question, (document,))
+            GenerationInput(item.reading.history, item.reading.question, (document,))
             for item in items
             for document in item.reading.documents
         ]
-        probabilities = iter(no_res_probs(self.lm, alone, self.batch_tokens, rule.abstention))
+        probabilities = iter(abstention_probabilities(self.generator, alone, rule.abstention))
         made = []
         for item in items:
             given = [next(probabilities) for _ in item.reading.documents]
@@ -148,7 +165,7 @@ class Judge:
                 made.append(Score(udcg(given, item.relevant, *weights, rule.normalise), no_res=tuple(given)))
         return made
 
-    def _reciprocal_rank(self, items: Sequence[Item]) -> list[Score]:
+    def _reciprocal_rank(self, items: Sequence[RewardInput]) -> list[Score]:
         return [
             Score(None, error="no relevance labels")
             if item.relevant is None
@@ -156,17 +173,17 @@ class Judge:
             for item in items
         ]
 
-    def _answer_logprob(self, items: Sequence[Item]) -> list[Score]:
+    def _answer_logprob(self, items: Sequence[RewardInput]) -> list[Score]:
         """The best over the references; each (question, document, reference) is read once."""
         wanted = [
-            (Reading(item.reading.history, item.reading.question, (document,)), answer)
+            (GenerationInput(item.reading.history, item.reading.question, (document,)), answer)
             for item in items
             for document in item.reading.documents
             for answer in item.answers
         ]
         distinct = list(dict.fromkeys(wanted))
-        replies = [(reading, tuple(reply_ids(self.lm, answer))) for reading, answer in distinct]
-        outputs = read_again(self.lm, replies, self.max_new_tokens, self.batch_tokens)
+        tasks = [(reading, tuple(completion_ids(self.generator.lm, answer))) for reading, answer in distinct]
+        outputs = self.generator.score(tasks, self.generator.max_new_tokens)
         known = {
             one: None if output is None else math.fsum(output.logprobs)
             for one, output in zip(distinct, outputs, strict=True)
@@ -185,8 +202,8 @@ class Judge:
                 made.append(Score(max(answer_logprob(scores, column) for column in zip(*table, strict=True))))
         return made
 
-    def _delta_seper(self, items: Sequence[Item], measure) -> list[Score]:
-        bare = [Reading(item.reading.history, item.reading.question, ()) for item in items]
+    def _delta_seper(self, items: Sequence[RewardInput], measure) -> list[Score]:
+        bare = [item.reading.without_documents for item in items]
         labelled = [i for i, item in enumerate(items) if item.answers]
         self._believe([reading for i in labelled for reading in (items[i].reading, bare[i])])
         rule, made = self.rule, []
@@ -207,29 +224,29 @@ class Judge:
             made.append(Score(with_ - before, likeliest(self._believed[item.reading]), cut=cut))
         return made
 
-    def _believe(self, readings: Sequence[Reading]) -> None:
+    def _believe(self, readings: Sequence[GenerationInput]) -> None:
         """Sample the answers of readings that are not known yet; what a sample says follows from seed and reading."""
-        rule = self.rule
+        rule, lm = self.rule, self.generator.lm
         new = [reading for reading in dict.fromkeys(readings) if reading not in self._believed]
-        made = prompts_of(self.lm, new, rule.sample_tokens)
-        prompts = [ids for ids, _ in made]
-        self._cut |= {reading: cut for reading, (_, cut) in zip(new, made, strict=True)}
-
-        def sample(batch: list[int]) -> None:
-            noise = torch.cat([noise_of(self.seed, repr(new[i]), rule.samples, rule.sample_tokens) for i in batch])
-            pick = sampler(noise.to(self.lm.device), 1.0, 1.0)
-            outputs = decode(self.lm, [prompts[i] for i in batch], rule.sample_tokens, pick, rule.samples)
-            for i, samples in zip(batch, outputs, strict=True):
-                self._believed[new[i]] = [
-                    seper.Sampled(
-                        self.lm.tokenizer.decode(one.ids, skip_special_tokens=True).strip(),
-                        math.fsum(one.logprobs) / len(one.logprobs) if one.logprobs else one.end_logprob,
-                    )
-                    for one in samples
-                ]
-
-        lengths = [rule.samples * (len(prompt) + rule.sample_tokens) for prompt in prompts]
-        each_batch(self.lm, lengths, self.batch_tokens, sample)
+        prompts = self.generator.prompts(new, rule.sample_tokens)
+        self._cut |= {reading: cut for reading, (_, cut) in zip(new, prompts, strict=True)}
+        noise = [uniform_draws(self.seed, repr(reading), rule.samples, rule.sample_tokens) for reading in new]
+        outputs = generate(
+            lm,
+            [ids for ids, _ in prompts],
+            rule.sample_tokens,
+            self.generator.batch_tokens,
+            sampler(torch.cat(noise).to(lm.device), 1.0, 1.0) if noise else greedy,
+            rule.samples,
+        )
+        for reading, samples in zip(new, outputs, strict=True):
+            self._believed[reading] = [
+                seper.Sampled(
+                    lm.tokenizer.decode(sample.ids, skip_special_tokens=True).strip(),
+                    math.fsum(sample.logprobs) / len(sample.logprobs) if sample.logprobs else sample.end_logprob,
+                )
+                for sample in samples
+            ]
 
 
 def finite(score: Score) -> Score:

@@ -18,13 +18,12 @@ from core.records import Score, Turn
 from core.runtime import log, process, run_command, set_up_logging, use_cores
 from core.settings import GeneratorSettings, ScoringSettings, Settings, rewriter_model
 from core.stages import carry_out, shared_out
-from core.workers import cores
 from retrieval.collection import Collection, collections_of, identities_of
 from rewriter.conversations import turns_hash, turns_of
 from scoring.labels import check_labels, parts_of, settings_read
 
 NAME = "scores"
-BATCH = 64  # turns whose document lists are scored together
+BATCH = 8  # turns whose document lists are scored, and saved, together
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ def make_scores(settings: Settings) -> Stage:
             job_of(turns[record["id"]], texts[record["id"]], record["rankings"], settings.scoring.question, by_score)
             for record in completed(settings.run_dir / "rankings").records()
         ]
-        return shared_out(sorted(jobs, key=lambda job: job.id), BATCH, cores())
+        return shared_out(sorted(jobs, key=lambda job: job.id), BATCH)
 
     def worker():
         collections = collections_of(settings)
@@ -141,7 +140,7 @@ def make_scores(settings: Settings) -> Stage:
 
         return make
 
-    return carry_out(scores_stage(settings), plan, worker, summarise, settings.run.max_failed_fraction, cores)
+    return carry_out(scores_stage(settings), plan, worker, summarise, settings.run.max_failed_fraction)
 
 
 def check_model(key: str, name: str) -> None:
@@ -152,8 +151,11 @@ def check_model(key: str, name: str) -> None:
     """
     from transformers import AutoConfig
 
+    from core.gguf import model_folder
+
+    folder = name if key == "scoring.entailment" else model_folder(name)
     try:
-        AutoConfig.from_pretrained(name)
+        AutoConfig.from_pretrained(folder)
     except (OSError, ValueError, KeyError) as error:
         way_out = "; `exact` needs no model" if key == "scoring.entailment" else ""
         raise InputError(f"`{key}`: {name} cannot be read: {first_line(error)}{way_out}") from error
@@ -180,7 +182,8 @@ def judge_of(
     """
     from core.language_model import check_room, load_language_model
     from scoring.entailment import load_entailment
-    from scoring.rewards import Judge
+    from scoring.generator import Generator
+    from scoring.rewards import Scorer
 
     lm = load_language_model(*model, generator.dtype) if set(names) - {"reciprocal_rank"} else None
     if lm is not None:
@@ -189,7 +192,7 @@ def judge_of(
     if seper:
         check_room(lm, scoring.sample_tokens, "scoring.sample_tokens")
     entailment = load_entailment(scoring.entailment, generator.batch_tokens) if seper else None
-    return Judge(lm, scoring, generator.max_new_tokens, generator.batch_tokens, entailment, seed)
+    return Scorer(Generator.of(lm, generator) if lm else None, scoring, entailment, seed)
 
 
 def score_lists(
@@ -223,16 +226,17 @@ def score_lists(
 
 def item_of(job: Job, i: int, question: str, collection: Collection):
     """One document list as what the rewards judge."""
-    from scoring.generator import Reading
-    from scoring.rewards import Item
+    from scoring.generator import GenerationInput
+    from scoring.rewards import RewardInput
 
     turn, hits = job.turn, job.lists[i]
     history = () if question == "rewrite" else turn.history
-    return Item(
-        Reading.of(history, job.questions[i], collection.contents([doc for doc, _ in hits])),
+    return RewardInput(
+        GenerationInput.of(history, job.questions[i], collection.contents([doc for doc, _ in hits])),
         tuple(turn.relevant.get(doc, 0) >= 1 for doc, _ in hits) if turn.relevant else None,
         turn.answers,
         tuple(score for _, score in hits),
+        turn.reply or next(iter(turn.answers), ""),
     )
 
 
@@ -253,6 +257,7 @@ def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
         counts.update(failed=bool(lists) and len(errors) == len(lists))
         counts.update(abstaining=sum(scored["abstains"] for scored in lists))
         counts.update(documents_cut=sum(scored["cut"] for scored in lists))
+        counts.update(logged=sum(scored.get("answer_source") == "logged" for scored in lists))
         counts.update(fallback=sum(scored.get("rule") == "fallback" for scored in lists))
         reasons.update(errors)
     if counts["abstaining"] > 0.1 * counts["lists"]:

@@ -6,8 +6,8 @@
                                         # every passage of b.json carries `no_res_prob`: no model is loaded
 
 An item is `{"question", "passages": [{"text", "doc_id"?, "is_relevant"?, "score"?}], "history"?, "answers"?,
-"example_id"?}`; a file is JSON lines or one JSON list. Each item comes out with `<reward>[model]` and, for UDCG,
-`models_info[model].no_res_prob` on each passage, as the published tool writes it; for GROGU rewards
+"reply"?, "example_id"?}`; a file is JSON lines or one JSON list. Each item comes out with `<reward>[model]` and, for
+UDCG, `models_info[model].no_res_prob` on each passage, as the published tool writes it; for GROGU rewards
 `models_info[model]` on the item, with the answer and each of its tokens.
 
 In Python, with `from core.language_model import load_language_model`: `score(item, "key_entropy",
@@ -27,7 +27,6 @@ from core.errors import InputError, nearest
 from core.records import Score
 from core.runtime import Progress, log, run_command, set_up_logging
 from core.settings import ScoringSettings
-from core.workers import cores, map_on_cores
 from scoring import grogu
 from scoring.items import as_item, check_item, is_probability, read_items
 from scoring.labels import REWARDS
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
     from core.language_model import LanguageModel
 
 OPTIONS = {  # settings of the rewards
+    "answer": "GROGU: whose answer is scored, the generator's or the item's `reply`",
+    "reply_tokens": "GROGU, logged: tokens of the reply that are scored",
     "alpha": "GROGU: key-token threshold, nats",
     "fallback": "GROGU: share taken when none is key",
     "fallback_by": "GROGU: whose entropy decides that share",
@@ -51,7 +52,7 @@ OPTIONS = {  # settings of the rewards
     "aggregate": "Delta-SePer: over the references",
     "clusters": "Delta-SePer, hard: entailment both ways, or no contradiction and not both neutral",
 }
-BATCH = 64  # items that are judged together and written at once
+BATCH = 16  # items that are judged together and written at once
 
 
 def score(item: dict[str, Any], reward: str, lm: "LanguageModel | None", **options: Any) -> dict[str, Any]:
@@ -90,7 +91,8 @@ def score_all(
         InputError: an item lacks a field that the reward needs, or no such reward or option is known.
     """
     from scoring.entailment import load_entailment
-    from scoring.rewards import Judge
+    from scoring.generator import Generator
+    from scoring.rewards import Scorer
 
     name = name or (lm.name if lm else "")
     rule = checked_rule(reward, options)
@@ -102,7 +104,8 @@ def score_all(
         raise InputError(f"the reward `{reward}` needs a generator, `lm`, for these items; got None.")
     device = lm.device.type if lm else None
     entailment = load_entailment(rule.entailment, batch_tokens, device) if reward.startswith("delta_seper") else None
-    judge = Judge(lm, rule, max_new_tokens, batch_tokens, entailment, seed)
+    generator = Generator(lm, max_new_tokens, batch_tokens) if lm else None
+    judge = Scorer(generator, rule, entailment, seed)
     scored = iter(judge.scores([as_item(item) for item in asked], [reward]) if asked else [])
     made = []
     for item, no_res in zip(items, known, strict=True):
@@ -230,9 +233,8 @@ def judge_file(arguments: argparse.Namespace) -> None:
             )  # fmt: skip
 
         try:
-            workers = cores(lm.device.type) if lm else 1
-            for start, made in zip(starts, map_on_cores(judge, starts, workers), strict=True):
-                made = made[max(0, len(done) - start) :]
+            for start in starts:
+                made = judge(start)[max(0, len(done) - start) :]
                 handle.writelines(json.dumps(item, ensure_ascii=False, allow_nan=False) + "\n" for item in made)
                 handle.flush()
                 done += made
@@ -258,7 +260,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     rule = ScoringSettings()
     parser.add_argument("--reward", choices=REWARDS, default="key_entropy", help="default key_entropy")
-    parser.add_argument("--model", required=True, help="folder or Hub id; also the key of the results")
+    parser.add_argument("--model", required=True, help="folder, Hub id or .gguf file; also the key of the results")
     parser.add_argument("--adapter", help="PEFT adapter of the generator")
     parser.add_argument("--input", type=Path, required=True, help="items, JSON lines or a JSON list")
     parser.add_argument("--output", type=Path, required=True, help=".json writes a list, anything else JSON lines")

@@ -69,8 +69,8 @@ def questions_of(
 ) -> list[Question]:
     """For each turn with a gold document: `gold` and `without`, and one gold document with 4 `random` and with 4
     `retrieved` ones. Documents are retrieved with the turn's `rewrite`, or its question where it has none."""
-    from scoring.generator import Reading
-    from scoring.rewards import Item
+    from scoring.generator import GenerationInput
+    from scoring.rewards import RewardInput
 
     rng = random.Random(seed)
     judged = [
@@ -98,8 +98,8 @@ def questions_of(
             Question(
                 turn.id,
                 {
-                    name: Item(
-                        Reading.of(turn.history, turn.question, collection.contents(docs)),
+                    name: RewardInput(
+                        GenerationInput.of(turn.history, turn.question, collection.contents(docs)),
                         tuple(doc in relevant for doc in docs),
                         turn.answers,
                     )
@@ -276,7 +276,7 @@ def main() -> None:
         help="settings of a run: generator, retrieval, scoring, data; any is overridden as in train/dpo.py",
     )
     parser.add_argument("--input", type=Path, help="items with `is_relevant`, instead of turns and a collection")
-    parser.add_argument("--model", help="the generator, with --input")
+    parser.add_argument("--model", help="the generator, with --input: folder, Hub id or .gguf file")
     parser.add_argument("--entailment", help="entailment model of Delta-SePer, or `exact`")
     parser.add_argument("--rewards", nargs="+", choices=REWARDS, help="default: all but those of Delta-SePer")
     parser.add_argument("--output", type=Path, required=True, help="folder for validity.json, .md and .svg")

@@ -3,24 +3,37 @@
 import torch
 
 from core.records import TokenStats
-from scoring.generator import Reading, prompt_of
+from scoring.generator import GenerationInput, Generator
 from scoring.prompts import ABSTAIN
 
 
+def prompt_of(lm, reading: GenerationInput, room: int, *instruction: str) -> tuple[list[int], int]:
+    """Token ids of one prompt, and the number of documents left out."""
+    return Generator(lm, room, 1000).prompts([reading], room, *instruction)[0]
+
+
 @torch.no_grad()
-def plain_scores(lm, reading: Reading, max_new_tokens: int) -> TokenStats:
+def plain_scores(generator: Generator, reading: GenerationInput) -> TokenStats:
     """Greedy answer by `generate` with its scores, then one full forward with and one without the documents."""
-    grounded, _ = prompt_of(lm, reading, max_new_tokens)
-    bare, _ = prompt_of(lm, Reading(reading.history, reading.question, ()), max_new_tokens)
+    lm, room = generator.lm, generator.max_new_tokens
+    ((grounded, _),) = generator.prompts([reading], room)
+    ids = torch.tensor([grounded], device=lm.device)
     out = lm.model.generate(
-        torch.tensor([grounded]), attention_mask=torch.ones(1, len(grounded), dtype=torch.long),
-        max_new_tokens=max_new_tokens, do_sample=False, pad_token_id=lm.tokenizer.pad_token_id,
-        eos_token_id=lm.stop_ids, output_scores=True, return_dict_in_generate=True,
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=room, do_sample=False,
+        pad_token_id=lm.tokenizer.pad_token_id, eos_token_id=lm.stop_ids, output_scores=True,
+        return_dict_in_generate=True,
     )  # fmt: skip
     answer = [token for token in out.sequences[0, len(grounded) :].tolist() if token not in lm.stop_ids]
-    columns = []
-    for prompt in (bare, grounded):
-        logits = lm.model(torch.tensor([prompt + answer])).logits[0].float()
+    return plain_logged_scores(generator, reading, answer)
+
+
+@torch.no_grad()
+def plain_logged_scores(generator: Generator, reading: GenerationInput, answer: list[int]) -> TokenStats:
+    """One full forward over prompt and answer with the documents, and one without."""
+    lm, room, columns = generator.lm, generator.max_new_tokens, []
+    for each in (reading.without_documents, reading):
+        ((prompt, _),) = generator.prompts([each], room)
+        logits = lm.model(torch.tensor([prompt + answer], device=lm.device)).logits[0].float()
         p = torch.softmax(logits, -1)[len(prompt) - 1 : -1]
         columns.append((torch.special.entr(p).sum(-1).tolist(), p[range(len(answer)), answer].log().tolist()))
     (h0, logp0), (hd, logpd) = columns
@@ -29,12 +42,13 @@ def plain_scores(lm, reading: Reading, max_new_tokens: int) -> TokenStats:
 
 
 @torch.no_grad()
-def plain_no_res(lm, reading: Reading, refusal: list[int], abstention: str) -> list[float]:
+def plain_no_res(lm, reading: GenerationInput, refusal: list[int], abstention: str) -> list[float]:
     """Probability of abstaining from each passage: one at a time, all logits kept."""
-    found = []
+    probabilities = []
     for document in reading.documents:
-        prompt, _ = prompt_of(lm, Reading(reading.history, reading.question, (document,)), len(refusal), ABSTAIN)
+        alone = GenerationInput(reading.history, reading.question, (document,))
+        prompt, _ = prompt_of(lm, alone, len(refusal), ABSTAIN)
         p = torch.softmax(lm.model(torch.tensor([prompt + refusal])).logits[0].float(), -1)
         steps = p[range(len(prompt) - 1, len(prompt) + len(refusal) - 1), refusal]
-        found.append(float(steps[0] if abstention == "first_token" else steps.prod()))
-    return found
+        probabilities.append(float(steps[0] if abstention == "first_token" else steps.prod()))
+    return probabilities

@@ -2,16 +2,18 @@
 
 import json
 import sys
+import zipfile
 from dataclasses import replace
 
 import pytest
 
 from core.errors import InputError
 from core.read_settings import read_settings
-from core.records import Turn
+from core.records import Passage, Turn
+from retrieval.corpus import read_corpus
 from rewriter import mtrag, qrecc, topiocqa
 from rewriter.conversations import read_turns, turns_hash, turns_of
-from rewriter.convert import FULL, check_counts
+from rewriter.convert import FULL, check_counts, write_corpus
 from tests.conftest import ROOT, finish
 from train.evaluation import chosen_systems
 
@@ -50,6 +52,7 @@ def test_topiocqa_turn():
         relevant={"101": 1},
         conversation="1",
         kind="follow_up",
+        reply="41 metres",
     )
 
 
@@ -61,6 +64,7 @@ def test_topiocqa_kinds_follow_the_topic():
 def test_topiocqa_unanswerable_is_no_answer():
     turns = by_id(topiocqa.read(TOPIOCQA, TOPIOCQA_GOLD))
     assert turns["2_2"].answers == () and turns["1_4"].answers == ("red and white",)
+    assert turns["2_2"].reply == "" and turns["1_4"].reply == "red and white"
     assert turns["1_1"].answers == ("Ines Tarrow", "Ines Tarrow, since 1931")  # each once
 
 
@@ -86,6 +90,7 @@ def test_qrecc_turn_of_apples_file():
     turn = qrecc.read(QRECC)[1]
     assert (turn.id, turn.question, turn.rewrite) == ("10_2", "What did it make?", "What did Halden Mill make?")
     assert (turn.answers, turn.relevant, turn.kind) == (("Paper, from flax and rags.",), {}, "follow_up")
+    assert turn.reply == "Paper, from flax and rags."
     assert [message["role"] for message in turn.history] == ["user", "assistant"]
 
 
@@ -99,15 +104,15 @@ def test_qrecc_without_context_takes_the_turns_before():
     apple, scai = qrecc.read(QRECC), qrecc.read(SCAI)
     assert [turn.id for turn in scai] == ["10_1", "10_2", "10_3", "11_1", "11_2"]
     for one, other in zip(apple, scai, strict=True):
-        assert (one.history, one.question, one.rewrite, one.answers, one.kind) == (
-            other.history, other.question, other.rewrite, other.answers, other.kind,
+        assert (one.history, one.question, one.rewrite, one.answers, one.kind, one.reply) == (
+            other.history, other.question, other.rewrite, other.answers, other.kind, other.reply,
         )  # fmt: skip
     assert [len(turn.relevant) for turn in scai] == [1, 2, 1, 0, 1]
 
 
 def test_qrecc_empty_answer_is_no_answer_and_no_message():
     turns = by_id(qrecc.read(SCAI))
-    assert turns["11_1"].answers == ()
+    assert turns["11_1"].answers == () and turns["11_1"].reply == ""
     assert turns["11_2"].history == ({"role": "user", "content": "Tell me about the tarn owl"},)
     assert turns["11_2"].depth == 2
 
@@ -134,6 +139,7 @@ def test_mtrag_turn():
         rewrite="When was the Osswald charter signed?",
         conversation="3f0c",
         kind="follow_up",
+        reply="It was signed in 1644.",
     )
 
 
@@ -147,6 +153,7 @@ def test_mtrag_qrels_choose_the_domain():
 def test_mtrag_apology_is_no_answer():
     turn = mtrag.read(MTRAG, MTRAG_QRELS)[2]
     assert (turn.answers, turn.relevant, turn.rewrite) == ((), {}, None)
+    assert turn.reply == "I'm sorry, but I don't have the answer to your question."
 
 
 def test_reference_row_needs_a_rewrite_of_measured_turns_alone():
@@ -283,6 +290,60 @@ def test_convert_writes_the_projects_own_form(tmp_path):
     said = finish([*command, "--output", tmp_path / "turns.jsonl"])
     assert "5 turns of 2 conversations, 4 with gold passages" in said
     assert read_turns(tmp_path / "turns.jsonl") == qrecc.read(SCAI)
+    assert "reply" in json.loads((tmp_path / "turns.jsonl").read_text().splitlines()[0])
     said = finish([*command, "--output", tmp_path / "no.jsonl", "--full"], ok=False)
     assert "the test split of qrecc has 8209 turns with gold passages, this file 4" in said
     assert not (tmp_path / "no.jsonl").exists()
+
+
+@pytest.fixture
+def passages(tmp_path):
+    """The passages of a domain as they are published: a zip archive with one file of JSON lines."""
+    ids = ("700_0-90-0-90", "700_91-180-0-89", "701_0-50-0-50")
+    records = [{"_id": i, "id": i, "url": "u", "title": "Charter", "text": f"Charter\nPart {i}."} for i in ids]
+    path = tmp_path / "clapnq.jsonl.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("clapnq.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+        archive.writestr("__MACOSX/._clapnq.jsonl", b"\x00\x05\x16\x07")
+    return path
+
+
+def test_convert_writes_a_domain_of_mtrag(tmp_path, passages):
+    command = [sys.executable, "-m", "rewriter.convert", "--format=mtrag", "--split=test", "--turns", MTRAG]
+    command += ["--qrels", MTRAG_QRELS, "--output", tmp_path / "turns.jsonl", "--passages", passages]
+    said = finish([*command, "--corpus", tmp_path / "corpus.jsonl"])
+    assert "3 passages" in said and "3 turns of 1 conversations, 2 with gold passages" in said
+    assert read_turns(tmp_path / "turns.jsonl") == mtrag.read(MTRAG, MTRAG_QRELS)
+    written = [passage for _, passage in read_corpus(str(tmp_path / "corpus.jsonl"))]
+    assert written == list(mtrag.read_passages(passages))
+    assert written[0] == Passage("700_0-90-0-90", "Charter\nPart 700_0-90-0-90.", "Charter")
+    assert "go together" in finish(command, ok=False)
+
+
+def test_passages_of_mtrag_hold_the_gold_ones(tmp_path, passages):
+    with pytest.raises(InputError, match=r"1 of 1 gold passages are missing, such as `702`; take .*passage_level"):
+        write_corpus(passages, tmp_path / "corpus.jsonl", [Turn("1", (), "q", relevant={"702": 1})])
+    assert not (tmp_path / "corpus.jsonl").exists()
+
+
+def test_bad_passages_of_mtrag_are_named(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"_id": "1", "title": "", "text": "x"}\n{"id": "2", "text": "x"}\n')
+    with pytest.raises(InputError, match="a.jsonl:2: the field `_id` is missing"):
+        list(mtrag.read_passages(tmp_path / "a.jsonl"))
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
+        archive.writestr("readme.txt", "nothing")
+    with pytest.raises(InputError, match=r"b.zip: one .jsonl file is expected in the archive, got 0"):
+        list(mtrag.read_passages(tmp_path / "b.zip"))
+
+
+@pytest.mark.parametrize(("value", "reply"), [("Ghent. ", "Ghent."), ("", ""), (" ", ""), (None, "")])
+def test_reply_of_a_turn(tmp_path, value, reply):
+    record = {"id": "c1_1", "history": [], "question": "Where was she born?", "reply": value}
+    (tmp_path / "turns.jsonl").write_text(json.dumps(record))
+    assert read_turns(tmp_path / "turns.jsonl")[0].reply == reply
+
+
+def test_reply_that_is_no_text_is_named(tmp_path):
+    (tmp_path / "turns.jsonl").write_text('{"id": "c1_1", "history": [], "question": "Where?", "reply": ["Ghent"]}')
+    with pytest.raises(InputError, match=r"turns.jsonl:1: `reply` must be a text, got \['Ghent'\]"):
+        read_turns(tmp_path / "turns.jsonl")

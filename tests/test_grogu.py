@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from core.decoding import entropy_of
+from core.generation import entropy
 from core.records import TokenStats
 from scoring.grogu import key_tokens, score_of, utility
 
@@ -15,7 +15,7 @@ LOG2 = math.log(2)
 def test_entropy_by_hand():
     # uniform over 4: log 4; half, a quarter, two eighths: 1.75 log 2; certain: 0, and impossible tokens add 0, not NaN
     p = torch.tensor([[0.25, 0.25, 0.25, 0.25], [0.5, 0.25, 0.125, 0.125], [1.0, 0.0, 0.0, 0.0]])
-    assert entropy_of(p.log()).tolist() == pytest.approx([2 * LOG2, 1.75 * LOG2, 0.0])
+    assert entropy(p.log()).tolist() == pytest.approx([2 * LOG2, 1.75 * LOG2, 0.0])
 
 
 def test_key_tokens_are_those_the_documents_change_in_either_direction():

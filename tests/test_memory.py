@@ -11,28 +11,28 @@ COMMON = f"""
 import resource, torch
 from core.errors import InputError
 from core.language_model import load_language_model
-from scoring.generator import Reading, answer_all
+from scoring.generator import GenerationInput, Generator
 torch.set_num_threads(1)
 lm = load_language_model({str(ROOT / "configs/tiny-model")!r}, device="cpu")
 def reading(i, words):
-    return Reading((), f"Where was number {{i}} born?", (f"Number {{i}} was born in Ankara. " * words,))
+    return GenerationInput((), f"Where was number {{i}} born?", (f"Number {{i}} was born in Ankara. " * words,))
 def limit(megabytes):
     size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + megabytes * 2**20,) * 2)
 """
 HALVES = """
 readings = [reading(i, 20) for i in range(64)]
-alone = answer_all(lm, readings, 8, 512)
+alone = Generator(lm, 8, 512).answers(readings)
 limit(8)
-together = answer_all(lm, readings, 8, 1 << 20)
+together = Generator(lm, 8, 1 << 20).answers(readings)
 assert [one.answer for one in together] == [one.answer for one in alone]
 assert all(abs(a - b) < 1e-4 for one, two in zip(alone, together) for a, b in zip(one.stats.hd, two.stats.hd))
 """
 ALONE = """
-answer_all(lm, [reading(1, 1)], 8, 512)
+Generator(lm, 8, 512).answers([reading(1, 1)])
 limit(1)
 try:
-    answer_all(lm, [reading(i, 150) for i in range(2)], 8, 1 << 20)
+    Generator(lm, 8, 1 << 20).answers([reading(i, 150) for i in range(2)])
 except InputError as error:
     print(error)
 """
@@ -46,7 +46,7 @@ def run(code: str) -> subprocess.CompletedProcess:
 def test_a_batch_that_does_not_fit_is_done_in_halves():
     done = run(HALVES)
     assert done.returncode == 0, done.stderr
-    assert "did not fit in memory: going on in halves" in done.stderr
+    assert "does not fit in memory and runs in halves" in done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the memory as Linux does")

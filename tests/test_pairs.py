@@ -9,7 +9,7 @@ from scoring.pairs import Scored, best_and_worst, no_pairs, select_pairs
 def scored(name, *scores, texts=None, counts=None):
     texts = texts or [f"query {i}" for i in range(len(scores))]
     counts = counts or [1] * len(scores)
-    candidates = tuple(Candidate(t, -1.0 - i, 3, c) for i, (t, c) in enumerate(zip(texts, counts, strict=True)))
+    candidates = tuple(Candidate(t, t, -1.0 - i, 3, c) for i, (t, c) in enumerate(zip(texts, counts, strict=True)))
     return Scored(Turn(name, (), "q?"), candidates, tuple(scores))
 
 

@@ -1,32 +1,47 @@
 """Prompts, and reading a rewrite out of what a model says."""
 
+from dataclasses import replace
+
 import pytest
 
-from rewriter.prompts import normalised, read_rewrite, rewrite_messages
-from scoring.prompts import ABSTAIN, ANSWER, answer_messages
+from core.settings import RewriterSettings
+from rewriter.prompts import INSTRUCTION, RewritePrompt, normalised, read_rewrite, search_query
+from scoring.prompts import ABSTAIN, ANSWER, SYSTEM, answer_messages
 
 HISTORY = [{"role": "user", "content": "Who made it?"}, {"role": "assistant", "content": "Ann Lee"}]
 
 
 def test_rewrite_prompt():
-    system, user = rewrite_messages(HISTORY, "Where was she born?")
-    assert system["role"] == "system"
+    system, user = RewritePrompt().messages(HISTORY, "Where was she born?")
+    assert system == {"role": "system", "content": INSTRUCTION}
     assert user == {"role": "user", "content": "User: Who made it?\nAssistant: Ann Lee\nUser: Where was she born?"}
 
 
-def test_answer_prompt_with_and_without_documents():
-    grounded = answer_messages(HISTORY, "Where?", ["First text.", "Second text."])
-    bare = answer_messages(HISTORY, "Where?", [])
-    assert grounded[0] == bare[0] == {"role": "system", "content": ANSWER}
-    assert grounded[1]["content"] == "Documents:\n[1] First text.\n[2] Second text.\n\n" + bare[1]["content"]
+def test_rewrite_prompt_with_examples_and_a_short_history():
+    prompt = RewritePrompt("Rewrite.", (("User: And his?", "What is Al's?"),), history_messages=1, history_words=1)
+    assert prompt.messages(HISTORY, "Where was she born?") == [
+        {"role": "system", "content": "Rewrite."},
+        {"role": "user", "content": "User: And his?"},
+        {"role": "assistant", "content": "What is Al's?"},
+        {"role": "user", "content": "Assistant: Ann\nUser: Where was she born?"},
+    ]
 
 
-def test_the_prompt_that_may_abstain_begins_with_the_history_and_ends_with_the_question():
-    content = answer_messages(HISTORY, "Where?", ["A.", "B."], ABSTAIN)[1]["content"]
-    assert content == (
-        "Conversation:\nUser: Who made it?\nAssistant: Ann Lee\n\nDocuments:\n[1] A.\n[2] B.\n\nUser: Where?"
-    )
-    assert answer_messages([], "Where?", ["A."], ABSTAIN)[1]["content"] == "Documents:\n[1] A.\n\nUser: Where?"
+def test_what_is_searched():
+    assert search_query("Where?", "Where is it?", RewriterSettings()) == "Where is it?"
+    joined = RewriterSettings(query="joined")
+    assert search_query("Where?", "Where is it?", joined) == "Where? Where? Where is it?"
+    assert search_query("Where?", "Where is it?", replace(joined, question_weight=1)) == "Where? Where is it?"
+
+
+@pytest.mark.parametrize("instruction", [ANSWER, ABSTAIN])
+def test_all_prompts_of_a_turn_begin_alike(instruction):
+    grounded = answer_messages(HISTORY, "Where?", ["First text.", "Second text."], instruction)
+    bare = answer_messages(HISTORY, "Where?", [], instruction)
+    assert grounded[:-1] == bare[:-1] == [{"role": "system", "content": SYSTEM}, *HISTORY]
+    documents = "Documents:\n[1] First text.\n[2] Second text."
+    assert grounded[-1] == {"role": "user", "content": f"{instruction}\n\n{documents}\n\nQuestion: Where?"}
+    assert bare[-1] == {"role": "user", "content": f"{instruction}\n\nQuestion: Where?"}
 
 
 def test_only_the_abstaining_prompt_offers_abstention():

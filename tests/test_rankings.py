@@ -20,7 +20,7 @@ def run(tmp_path):
     """A run folder with candidates, and the settings of its rankings."""
     (tmp_path / "corpus.jsonl").write_text(CORPUS)
     candidates = Stage(tmp_path / "run/candidates", {}, {})
-    candidates.append({"id": f"t{i}", "candidates": [{"text": f"thing{i}"}, {"text": "zebra"}]} for i in range(3))
+    candidates.append({"id": f"t{i}", "candidates": [{"query": f"thing{i}"}, {"query": "zebra"}]} for i in range(3))
     candidates.finish({})
 
     def settings(*more):

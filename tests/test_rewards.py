@@ -1,6 +1,7 @@
 """Rewards by name: labels they need, `weighted` by hand, Delta-SePer and answer probability against plain sums."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,12 +10,13 @@ from core.errors import InputError
 from core.records import Turn
 from core.settings import ScoringSettings
 from scoring.entailment import ExactMatch
-from scoring.generator import Reading, prompt_of
+from scoring.generator import GenerationInput, Generator
 from scoring.labels import REWARDS, check_labels, parts_of
-from scoring.rewards import Item, Judge, standardised, weighted
+from scoring.rewards import RewardInput, Scorer, standardised, weighted
+from tests.oracle import prompt_of
 
 DOCUMENTS = ("Talpa was born in Port Verna.", "A lake by the sea.")
-ITEM = Item(Reading((), "Where was Talpa born?", DOCUMENTS), (True, False), ("Port Verna",), (2.0, 1.0))
+ITEM = RewardInput(GenerationInput((), "Where was Talpa born?", DOCUMENTS), (True, False), ("Port Verna",), (2.0, 1.0))
 
 
 def test_labels_that_are_missing_are_counted():
@@ -43,7 +45,7 @@ def test_weighted_by_hand():
 
 
 def test_every_reward_gives_a_number(lm):
-    judge = Judge(lm, ScoringSettings(samples=3, sample_tokens=6), 6, 400, ExactMatch(), 1)
+    judge = Scorer(Generator(lm, 6, 400), ScoringSettings(samples=3, sample_tokens=6), ExactMatch(), 1)
     found = judge.scores([ITEM, ITEM], list(REWARDS))
     for name in REWARDS:
         assert math.isfinite(found[0][name].value) and found[0][name] == found[1][name]
@@ -52,33 +54,50 @@ def test_every_reward_gives_a_number(lm):
 
 
 def test_without_documents_there_is_a_reason(lm):
-    judge = Judge(lm, ScoringSettings(samples=2, sample_tokens=4), 4, 400, ExactMatch(), 1)
-    bare = Item(Reading((), "Where?", ()), (), ("Port Verna",))
+    judge = Scorer(Generator(lm, 4, 400), ScoringSettings(samples=2, sample_tokens=4), ExactMatch(), 1)
+    bare = RewardInput(GenerationInput((), "Where?", ()), (), ("Port Verna",))
     for score in judge.scores([bare], list(REWARDS))[0].values():
         assert score.value is None and score.error == "no documents retrieved"
 
 
 def test_answer_logprob_equals_a_plain_sum(lm):
-    from core.chat import reply_ids
+    from core.chat import completion_ids
 
-    answer, expected = reply_ids(lm, "Port Verna"), 0.0
+    answer, expected = completion_ids(lm, "Port Verna"), 0.0
     weights = torch.tensor([2.0, 1.0]).softmax(0)
     for weight, document in zip(weights, DOCUMENTS, strict=True):
-        prompt, _ = prompt_of(lm, Reading((), ITEM.reading.question, (document,)), 6)
+        prompt, _ = prompt_of(lm, GenerationInput((), ITEM.reading.question, (document,)), 6)
         with torch.no_grad():
             p = lm.model(torch.tensor([prompt + answer])).logits[0].softmax(-1)
         steps = [float(p[len(prompt) - 1 + i, token]) for i, token in enumerate(answer)]
         expected += float(weight) * math.prod(steps)
-    found = Judge(lm, ScoringSettings(), 6, 400).scores([ITEM], ["answer_logprob"])[0]["answer_logprob"].value
+    found = (
+        Scorer(Generator(lm, 6, 400), ScoringSettings()).scores([ITEM], ["answer_logprob"])[0]["answer_logprob"].value
+    )
     assert found == pytest.approx(math.log(expected), abs=1e-3)
 
 
 def test_what_seper_samples_depends_on_seed_and_reading_alone(lm):
-    other = Item(Reading((), "Who made it?", ("Ann Lee made it.",)), answers=("Ann Lee",))
+    other = RewardInput(GenerationInput((), "Who made it?", ("Ann Lee made it.",)), answers=("Ann Lee",))
 
     def sampled(items, seed):
-        judge = Judge(lm, ScoringSettings(samples=4, sample_tokens=6), 6, 10_000, ExactMatch(), seed)
+        judge = Scorer(Generator(lm, 6, 10_000), ScoringSettings(samples=4, sample_tokens=6), ExactMatch(), seed)
         judge.scores(items, ["delta_seper_soft"])
         return [one.text for one in judge._believed[ITEM.reading]]
 
     assert sampled([ITEM], 1) == sampled([other, ITEM], 1) != sampled([ITEM], 2)
+
+
+def test_logged_replies_are_scored_and_others_fall_back(lm):
+    """`scoring.answer: logged` takes the first tokens of the reply; an empty or abstaining reply takes `generated`."""
+    replies = ("Talpa was born in Port Verna, by the sea.", "", "I'm sorry, I do not know.")
+    items = [replace(ITEM, reply=reply) for reply in replies]
+    generator = Generator(lm, 6, 400)
+    scores = [
+        score["key_entropy"]
+        for score in Scorer(generator, ScoringSettings(answer="logged", reply_tokens=5)).scores(items, ["key_entropy"])
+    ]
+    assert [score.answer_source for score in scores] == ["logged", "generated", "generated"]
+    assert len(scores[0].stats.tokens) == 5 and replies[0].startswith(scores[0].answer)
+    generated = Scorer(generator, ScoringSettings()).scores(items[:1], ["key_entropy"])[0]["key_entropy"]
+    assert generated.answer_source == "generated" and generated == scores[1] == scores[2]

@@ -92,15 +92,19 @@ def test_the_adapter_loaded_by_peft_gives_the_same_rewrites(whole):
     from transformers import AutoModelForCausalLM
 
     from core.language_model import LanguageModel, load_tokenizer
+    from core.settings import RewriterSettings
     from rewriter.conversations import read_turns
-    from rewriter.sampling import best_rewrites
+    from rewriter.prompts import RewritePrompt
+    from rewriter.sampling import greedy_rewrites
 
     run, _ = whole
     base = AutoModelForCausalLM.from_pretrained(MODEL)
     lm = LanguageModel("x", PeftModel.from_pretrained(base, run / "dpo/adapter").eval(), load_tokenizer(str(MODEL)))
     told = {record["id"]: record["systems"]["dpo"]["query"] for record in lines(run / "evaluation")}
     turns = read_turns(run / "data/test.jsonl", 24)
-    assert best_rewrites(lm, turns, 24) == [told[turn.id] for turn in turns]
+    assert greedy_rewrites(lm, turns, RewriterSettings(max_new_tokens=24), RewritePrompt()) == [
+        told[turn.id] for turn in turns
+    ]
 
 
 def test_the_same_command_again_changes_nothing(whole):

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from core.chat import chat_ids
 from core.errors import InputError
 from core.language_model import load_language_model, load_tokenizer
 from core.records import Turn
-from rewriter.prompts import read_rewrite, rewrite_messages
-from rewriter.sampling import best_rewrites, prompts_of, sample_rewrites, sampler
+from core.settings import RewriterSettings
+from rewriter.prompts import RewritePrompt, read_rewrite
+from rewriter.sampling import greedy_rewrites, prompts_of, sample_rewrites, sampler
 from tests.conftest import finish
 
 TURNS = [
@@ -22,23 +24,34 @@ TURNS = [
     ),
     Turn("b_1", (), "Where is Port Verna, and who lives there now?"),
 ]
-OPTIONS = dict(n=4, temperature=1.0, top_p=1.0, max_new_tokens=8, seed=3)
+OPTIONS = RewriterSettings(n=4, max_new_tokens=8)
+PROMPT = RewritePrompt()
 
 
 def test_a_turn_gets_the_same_samples_in_any_company(lm):
-    together = sample_rewrites(lm, TURNS, **OPTIONS)
-    alone = [sample_rewrites(lm, [turn], **OPTIONS)[0] for turn in TURNS]
+    together = sample_rewrites(lm, TURNS, OPTIONS, PROMPT, 3)
+    alone = [sample_rewrites(lm, [turn], OPTIONS, PROMPT, 3)[0] for turn in TURNS]
     for (one, _), (other, _) in zip(together, alone, strict=True):
         assert [c.text for c in one] == [c.text for c in other]
         assert [c.logprob for c in one] == pytest.approx([c.logprob for c in other], abs=1e-3)
-    assert sample_rewrites(lm, TURNS, **OPTIONS | {"seed": 4}) != together
+    assert sample_rewrites(lm, TURNS, OPTIONS, PROMPT, 4) != together
 
 
 def test_every_sample_is_accounted_for(lm):
-    for candidates, counts in sample_rewrites(lm, TURNS, **OPTIONS):
+    for candidates, counts in sample_rewrites(lm, TURNS, OPTIONS, PROMPT, 3):
         assert sum(c.count for c in candidates) + counts.get("empty", 0) == 4
         assert counts.get("merged", 0) == sum(c.count - 1 for c in candidates)
         assert all(c.text == " ".join(c.text.split()) and c.logprob < 0 and c.tokens > 0 for c in candidates)
+
+
+def test_included_queries_join_the_samples(lm):
+    options = replace(OPTIONS, include=["question", "history"], query="joined")
+    for turn, (candidates, _) in zip(TURNS, sample_rewrites(lm, TURNS, options, PROMPT, 3), strict=True):
+        included = {c.source: c for c in candidates if c.source != "sample"}
+        assert included["question"].text == turn.question and included["question"].logprob is None
+        assert ("history" in included) == bool(turn.history)  # else the question again
+        assert all(c.query == f"{turn.question} {turn.question} {c.text}" for c in candidates)
+    assert included.keys() == {"question"}
 
 
 def test_samples_follow_the_distribution():
@@ -54,18 +67,18 @@ def test_samples_follow_the_distribution():
 
 
 def test_greedy_equals_generate(lm):
-    ids = chat_ids(lm.tokenizer, [rewrite_messages([], TURNS[0].question)])[0]
+    ids = chat_ids(lm.tokenizer, [PROMPT.messages([], TURNS[0].question)])[0]
     plain = lm.model.generate(
         torch.tensor([ids]), max_new_tokens=8, do_sample=False, pad_token_id=lm.tokenizer.pad_token_id
     )
     text = lm.tokenizer.decode(plain[0, len(ids) :], skip_special_tokens=True)
-    assert best_rewrites(lm, TURNS, 8)[0] == (read_rewrite(text) or TURNS[0].question)
+    assert greedy_rewrites(lm, TURNS, OPTIONS, PROMPT)[0] == (read_rewrite(text) or TURNS[0].question)
 
 
 def test_a_long_history_loses_its_oldest_messages_and_says_so(lm, monkeypatch):
-    full, _ = prompts_of(lm, [TURNS[1]], "", 8)[0]
+    full, _ = prompts_of(lm, [TURNS[1]], PROMPT, 8)[0]
     monkeypatch.setattr(lm.model.config, "max_position_embeddings", len(full) + 7)
-    shorter, left_out = prompts_of(lm, [TURNS[1]], "", 8)[0]
+    shorter, left_out = prompts_of(lm, [TURNS[1]], PROMPT, 8)[0]
     assert left_out == 1 and len(shorter) < len(full) and "And the pet?" in lm.tokenizer.decode(shorter)
 
 
@@ -78,7 +91,7 @@ def test_a_chat_template_that_refuses_a_prompt_is_named(random_llama):
     tokenizer = load_tokenizer(str(random_llama))
     tokenizer.chat_template = "{{ messages[0].parts.text }}"
     with pytest.raises(InputError, match=r"the chat template of .* refuses a prompt \(roles: user\): .*parts"):
-        chat_ids(tokenizer, [rewrite_messages([], "Who?")])
+        chat_ids(tokenizer, [PROMPT.messages([], "Who?")])
 
 
 def test_the_command_takes_the_instruction_of_the_training(tmp_path):

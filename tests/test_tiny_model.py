@@ -112,8 +112,8 @@ def test_a_record_holds_the_value_of_its_name(tokenizer):
 
 
 def documents_of(branch):
-    """The documents of a prompt, which come before the conversation or after it."""
-    return next(p for p in branch.messages[1]["content"].split("\n\n") if p.startswith("Documents:"))
+    """The documents of a prompt."""
+    return next(p for p in branch.messages[-1]["content"].split("\n\n") if p.startswith("Documents:"))
 
 
 def test_lessons_whose_answers_are_told_hold_them():

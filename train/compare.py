@@ -5,9 +5,10 @@
     python -m train.compare --rewards delta_seper_soft --config configs/quickstart.yaml --run.dir runs/rewards \\
         --run.limit 300 --scoring.entailment exact
 
-Writes a whole run for each reward in `<run>/rewards/<reward>`, and `<run>/rewards/table.md`. Stopped at any moment,
-the same command goes on. `--rewards NAME...` takes any value of `scoring.reward`. Each reward trains and evaluates
-anew, as long as a run does; `--run.limit N` takes the first N turns. All other flags are those of train/dpo.py:
+Writes a whole run for each reward in `<run>/rewards/<reward>`, and `<run>/rewards/table.md`. Rerun the command to
+resume. `--rewards NAME...` takes any value of `scoring.reward`; `key_entropy@logged` and `key_entropy@generated` also
+set `scoring.answer`. Each reward trains and evaluates anew, as long as a run does; `--run.limit N` takes the first N
+turns. All other flags are those of train/dpo.py:
 """
 
 import argparse
@@ -22,6 +23,7 @@ from core.inputs import same_data
 from core.read_settings import read_settings
 from core.runtime import log, process, run_command, set_up_logging, wait_for_all
 from core.settings import Settings
+from scoring import grogu
 from scoring.labels import REWARDS
 from scoring.scores import check_scoring
 from train.dpo import prepare, run_all
@@ -39,7 +41,7 @@ def compare_rewards(settings: Settings, rewards: list[str]) -> None:
             settings,
             run=replace(settings.run, dir=str(settings.run_dir / "rewards" / reward), redo_from=None, until=None),
             data=same_data(settings),
-            scoring=replace(settings.scoring, reward=reward),
+            scoring=replace(settings.scoring, **scoring_of(reward)),
         )
         for reward in rewards
     ]
@@ -56,6 +58,12 @@ def compare_rewards(settings: Settings, rewards: list[str]) -> None:
         table = table_of([one.run_dir for one in made])
         write_atomic(settings.run_dir / "rewards" / "table.md", table)
         log.info("\n%s", table)
+
+
+def scoring_of(name: str) -> dict[str, str]:
+    """The `scoring` settings that a name stands for: `reward`, and after an `@` the `answer`."""
+    reward, _, answer = name.partition("@")
+    return {"reward": reward} | ({"answer": answer} if answer else {})
 
 
 def copy_whole(source: Path, target: Path) -> None:
@@ -99,8 +107,14 @@ def main() -> None:
                 f"{settings.run_dir / 'rewards'}."
             )
     for name in own.rewards:
-        if name not in (*REWARDS, "weighted"):
-            raise InputError(f"`--rewards {name}`: {nearest(name, [*REWARDS, 'weighted'])}")
+        reward, at, answer = name.partition("@")
+        if reward not in (*REWARDS, "weighted"):
+            raise InputError(f"`--rewards {name}`: {nearest(reward, [*REWARDS, 'weighted'])}")
+        if at and (reward not in grogu.REWARDS or answer not in ("generated", "logged")):
+            raise InputError(
+                f"`--rewards {name}`: after `@`, a GROGU reward ({', '.join(grogu.REWARDS)}) takes `generated` or "
+                "`logged`."
+            )
     set_up_logging()
     compare_rewards(settings, list(dict.fromkeys(own.rewards)))
 

@@ -64,7 +64,7 @@ def make_second_round(settings: Settings) -> None:
         settings,
         run=replace(settings.run, dir=str(settings.run_dir / SECOND_ROUND), redo_from=None, until=None),
         data=same_data(settings),
-        rewriter=replace(settings.rewriter, adapter=str(settings.run_dir / "sft" / "adapter")),
+        rewriter=replace(settings.rewriter, adapter=str(settings.run_dir / "sft" / "adapter"), examples=[]),
         generator=replace(settings.generator, model=model, adapter=adapter),
     )
     for make in (make_candidates, make_rankings, make_scores, make_pairs):
@@ -84,12 +84,11 @@ def train_dpo(settings: Settings) -> Stage:
         return stage
 
     hold(settings.run_dir, process()[0])
-    from datasets import Dataset
     from trl import DPOTrainer
 
     from train.options import trainer_config
     from train.policy import check_reference, warmed_policy
-    from train.preference_data import check_batch, checked_rows, preference_rows
+    from train.preference_data import check_batch, checked_rows, data_set_on_disk, preference_rows
     from train.trainers import finish_training, grouped, last_checkpoint, show_steps, starts_level, stop_ids_of
 
     # ------------------------------------------------------------------ pairs
@@ -100,9 +99,8 @@ def train_dpo(settings: Settings) -> Stage:
 
     # ------------------------------------------------------------------ policy and reference
     # A PeftModel without `peft_config` makes TRL keep a frozen copy of the adapter as the reference.
-    trainer = grouped(DPOTrainer, rows)(
-        model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer
-    )
+    data = data_set_on_disk(rows, stage.folder / "checkpoints" / "rows")
+    trainer = grouped(DPOTrainer, rows)(model=model, args=config, train_dataset=data, processing_class=tokenizer)
     check_reference(trainer.accelerator.unwrap_model(trainer.model))
     check_batch(next(iter(trainer.get_train_dataloader())), NAME)
 
@@ -194,10 +192,6 @@ def run_all(settings: Settings) -> None:
 def main() -> None:
     settings = read_settings(__doc__)
     set_up_logging()
-    if process()[1] > 1:
-        from accelerate import PartialState
-
-        PartialState()
     run_all(settings)
 
 

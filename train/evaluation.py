@@ -3,8 +3,9 @@
     python -m train.evaluation --config configs/quickstart.yaml
 
 Systems: `original` (the question as it stands), `history` (all user turns joined), `base` (the untrained rewriter),
-`sft`, `dpo`, `reference` (a person's rewrite). Writes `<run>/evaluation`: one record per turn, TREC runs and qrels,
-`per_turn.jsonl`, `metrics.json` and `table.md`. With several data sets, results are also split by set.
+`base_examples` (the same with `rewriter.examples` in its prompt), `sft`, `dpo`, `reference` (a person's rewrite).
+Writes `<run>/evaluation`: one record per turn, TREC runs and qrels, `per_turn.jsonl`, `metrics.json` and `table.md`.
+With several data sets, results are also split by set.
 """
 
 from collections import Counter
@@ -21,12 +22,13 @@ from core.stages import carry_out, shared_out
 from retrieval.collection import Collection, collections_of, identities_of
 from retrieval.retriever import RetrieverOfSets, recorded_of_sets
 from rewriter.conversations import turns_hash, turns_of
+from rewriter.prompts import RewritePrompt, search_query, user_turns
 from scoring.scores import generator_model
 from train.pool import make_pool
 
 NAME = "evaluation"
-TRAINED = ("base", "sft", "dpo")
-BATCH = 32  # turns that are rewritten and answered together
+TRAINED = ("base", "base_examples", "sft", "dpo")
+BATCH = 16  # turns that are rewritten, answered and saved together
 
 
 def chosen_systems(settings: Settings, turns: list[Turn]) -> list[str]:
@@ -86,18 +88,24 @@ def evaluation_stage(settings: Settings) -> Stage:
     }
     if answers:
         decided["scoring"] = {"alpha": rule.alpha, "fallback": rule.fallback, "fallback_by": rule.fallback_by}
-        decided["generator"] = settings.generator.max_new_tokens
+        limits = ("max_new_tokens", "document_tokens", "history_tokens")
+        decided["generator"] = {name: getattr(settings.generator, name) for name in limits}
     if set(systems) & set(TRAINED):
         options = settings.rewriter
-        decided["rewriter"] = {"instruction": options.instruction, "max_new_tokens": options.max_new_tokens}
+        decided["rewriter"] = {
+            name: getattr(options, name)
+            for name in ("instruction", "max_new_tokens", "history_messages", "history_words", "query")
+        }
+        decided["rewriter"] |= {"question_weight": options.question_weight} if options.query == "joined" else {}
+        decided["rewriter"] |= {"examples": options.examples} if "base_examples" in systems else {}
     inputs = {split: turns_hash(settings, split), "corpus": identities_of(collections)}
     for name in ("sft", "dpo"):
         if name in systems:
             inputs[name] = completed(settings.run_dir / name).identity()
-    if "base" in systems or answers:
+    if {"base", "base_examples"} & set(systems) or answers:
         from core.language_model import fingerprint  # with torch, which nothing else here needs
 
-        if "base" in systems:
+        if {"base", "base_examples"} & set(systems):
             inputs["model"] = fingerprint(rewriter_model(settings), settings.rewriter.adapter)
         if answers:
             inputs["generator"] = fingerprint(*generator_model(settings))
@@ -108,28 +116,22 @@ def rewriters(settings: Settings, systems: list[str]) -> dict[str, Callable[[lis
     """For each system a function from turns to queries; models are loaded only when a system needs one."""
     found: dict[str, Callable[[list[Turn]], list[str]]] = {
         "original": lambda turns: [turn.question for turn in turns],
-        "history": lambda turns: [user_turns(turn) for turn in turns],
+        "history": lambda turns: [user_turns(turn.history, turn.question) for turn in turns],
         "reference": lambda turns: [turn.rewrite or turn.question for turn in turns],
     }
     options = settings.rewriter
     if set(systems) & set(TRAINED):
         from core.language_model import check_room, load_language_model
-        from rewriter.sampling import best_rewrites
+        from rewriter.sampling import greedy_rewrites
 
         for name in TRAINED:
             if name in systems:
-                adapter = options.adapter if name == "base" else str(settings.run_dir / name / "adapter")
+                adapter = options.adapter if name.startswith("base") else str(settings.run_dir / name / "adapter")
                 lm = load_language_model(rewriter_model(settings), adapter, options.dtype)
                 check_room(lm, options.max_new_tokens, "rewriter.max_new_tokens")
-                found[name] = lambda turns, lm=lm: best_rewrites(
-                    lm, turns, options.max_new_tokens, options.instruction
-                )
+                prompt = RewritePrompt.of(options, examples=name == "base_examples")
+                found[name] = lambda turns, lm=lm, prompt=prompt: greedy_rewrites(lm, turns, options, prompt)
     return found
-
-
-def user_turns(turn: Turn) -> str:
-    """All the user's turns joined, the current question last."""
-    return " ".join([*(m["content"] for m in turn.history if m["role"] == "user"), turn.question])
 
 
 def evaluate(settings: Settings) -> Stage:
@@ -146,19 +148,28 @@ def evaluate(settings: Settings) -> Stage:
         generator = None
         if settings.evaluation.answers:
             from core.language_model import check_room, load_language_model
+            from scoring.generator import Generator
 
-            generator = load_language_model(*generator_model(settings), settings.generator.dtype)
-            check_room(generator, settings.generator.max_new_tokens, "generator.max_new_tokens")
+            lm = load_language_model(*generator_model(settings), settings.generator.dtype)
+            check_room(lm, settings.generator.max_new_tokens, "generator.max_new_tokens")
+            generator = Generator.of(lm, settings.generator)
 
         def make(batch: list[Turn]) -> list[dict[str, Any]]:
             found: dict[str, list[dict[str, Any]]] = {}
             for name in systems:
-                queries = queries_of[name](batch)
+                rewrites = queries_of[name](batch)
+                queries = rewrites
+                if name in TRAINED:
+                    queries = [
+                        search_query(turn.question, rewrite, settings.rewriter)
+                        for turn, rewrite in zip(batch, rewrites, strict=True)
+                    ]
                 asked = [(turn.dataset, query) for turn, query in zip(batch, queries, strict=True)]
                 hits = retriever.search(asked, settings.retrieval.depth)
                 found[name] = [
                     {"query": query, "hits": [[hit.doc, hit.score] for hit in some]}
-                    for query, some in zip(queries, hits, strict=True)
+                    | ({"rewrite": rewrite} if rewrite != query else {})
+                    for query, rewrite, some in zip(queries, rewrites, hits, strict=True)
                 ]
             if generator is not None:
                 add_answers(generator, settings, batch, found, collections)
@@ -183,17 +194,17 @@ def add_answers(
     collections: Mapping[str, Collection],
 ) -> None:
     """Answer each turn from each system's documents, equal lists once; add `answer` and `key_entropy`."""
-    from scoring.generator import Reading, answer_all
+    from scoring.generator import GenerationInput
     from scoring.grogu import score_of
 
-    given, rule = settings.generator, settings.scoring
+    rule = settings.scoring
 
     def texts_of(turn: Turn, row: dict[str, Any]) -> list[str]:
         return collections[turn.dataset].contents([doc for doc, _ in row["hits"][: settings.retrieval.k]])
 
     rows = [(turn, found[name][i]) for i, turn in enumerate(batch) for name in found]
-    readings = [Reading.of(turn.history, turn.question, texts_of(turn, row)) for turn, row in rows]
-    answered = answer_all(generator, readings, given.max_new_tokens, given.batch_tokens)
+    readings = [GenerationInput.of(turn.history, turn.question, texts_of(turn, row)) for turn, row in rows]
+    answered = generator.answers(readings)
     for (_, row), one in zip(rows, answered, strict=True):
         score = score_of(one.stats, one.answer, "key_entropy", rule.alpha, rule.fallback, rule.fallback_by)
         row.update(answer=one.answer, key_entropy=score.value if row["hits"] else None)

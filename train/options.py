@@ -73,6 +73,7 @@ def trainer_config(section: str, settings: Settings, folder: Path):
     check_keys(section, given, [f.name for f in fields(kind)], f"TRL's {kind.__name__}")
     own = {"output_dir": str(folder), "seed": settings.run.seed, "data_seed": settings.run.seed}
     own["bf16"] = settings.rewriter.dtype == "bfloat16" and torch.cuda.is_available()
+    own["use_cpu"] = not torch.cuda.is_available()  # else Accelerate takes several processes on a CPU for one
     own["dataloader_pin_memory"] = torch.cuda.is_available()
     values = DEFAULTS | own | given
     try:

@@ -5,6 +5,7 @@ from peft import PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from core.errors import InputError, first_line
+from core.gguf import model_folder
 from core.language_model import load_language_model
 from core.settings import Settings, rewriter_model
 from train.options import lora_config
@@ -41,8 +42,9 @@ def check_lora(settings: Settings) -> None:
     """
     if settings.rewriter.adapter:
         return
+    folder = model_folder(rewriter_model(settings))
     try:
-        config = AutoConfig.from_pretrained(rewriter_model(settings))
+        config = AutoConfig.from_pretrained(folder)
     except (OSError, ValueError) as error:
         raise InputError(f"`rewriter.model`: {settings.rewriter.model} cannot be read: {first_line(error)}") from error
     with torch.device("meta"):

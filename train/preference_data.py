@@ -1,18 +1,22 @@
 """Pairs as TRL data sets, with the checks that a silent tokenisation fault would fail."""
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from core.artifacts import Stage
-from core.chat import fitting
+from core.chat import normalize_messages
 from core.errors import InputError
-from core.runtime import log
+from core.runtime import log, process, wait_for_all
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 def preference_rows(pairs: Stage, tokenizer) -> list[dict[str, Any]]:
     """Rows with `prompt`, `chosen` and `rejected` messages, the prompt as the model's template takes it."""
     return [
-        {"prompt": fitting(tokenizer, r["prompt"]), "chosen": r["chosen"], "rejected": r["rejected"]}
+        {"prompt": normalize_messages(tokenizer, r["prompt"]), "chosen": r["chosen"], "rejected": r["rejected"]}
         for r in pairs.records()
     ]
 
@@ -63,6 +67,20 @@ def checked_rows(
     if cut:
         log.warning("%s: `max_length` %d cuts %d sequences of %d rows", what, max_length, cut, len(rows))
     return made
+
+
+def data_set_on_disk(rows: list[dict[str, Any]], folder: Path) -> "Dataset":
+    """The rows as a data set that every process reads from the same files.
+
+    TRL keeps the log-probabilities of the reference in a file beside the data set's. For a data set in memory, that
+    is a temporary folder, which each process has for itself alone.
+    """
+    from datasets import Dataset, load_from_disk
+
+    if process()[0] == 0:
+        Dataset.from_list(rows).save_to_disk(folder)
+    wait_for_all()
+    return load_from_disk(folder)
 
 
 def check_batch(batch: dict[str, Any], what: str) -> None:

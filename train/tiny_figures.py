@@ -16,7 +16,7 @@ from typing import Any
 
 from core.artifacts import read_json, versions, write_atomic
 from core.runtime import log, run_command, set_up_logging
-from core.settings import RetrievalSettings
+from core.settings import RetrievalSettings, RewriterSettings
 
 DOCUMENTS = 3
 
@@ -29,14 +29,16 @@ def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]
     from retrieval.metrics import per_query
     from retrieval.retriever import retriever_of
     from rewriter.conversations import read_turns
-    from rewriter.sampling import best_rewrites
-    from scoring.abstention import no_res_probs
+    from rewriter.prompts import RewritePrompt
+    from rewriter.sampling import greedy_rewrites
+    from scoring.abstention import abstention_probabilities
     from scoring.answers import exact_match
-    from scoring.generator import Reading, answer_all
+    from scoring.generator import GenerationInput, Generator
     from scoring.grogu import score_of
     from scoring.validity import gold_and_without
 
     lm = load_language_model(model)
+    generator = Generator(lm, 16, 16384)
     collection = open_collection(str(world / "corpus.jsonl"))
     turns = read_turns(world / "dev.jsonl", limit)
     retriever = retriever_of(RetrievalSettings(), collection)
@@ -48,10 +50,10 @@ def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]
 
     def answered(documents: list[list[str]]) -> list:
         readings = [
-            Reading.of(turn.history, turn.question, collection.contents(docs))
+            GenerationInput.of(turn.history, turn.question, collection.contents(docs))
             for turn, docs in zip(turns, documents, strict=True)
         ]
-        return answer_all(lm, readings, 16, 16384)
+        return generator.answers(readings)
 
     def share_right(answers: list) -> float:
         return sum(exact_match(a.answer, t.answers) for a, t in zip(answers, turns, strict=True)) / len(turns)
@@ -68,16 +70,16 @@ def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]
 
     def abstains(docs: list[str]) -> float:
         readings = [
-            Reading.of(turn.history, turn.question, collection.contents([doc]))
+            GenerationInput.of(turn.history, turn.question, collection.contents([doc]))
             for turn, doc in zip(turns, docs, strict=True)
         ]
-        found = no_res_probs(lm, readings, 16384)
+        found = abstention_probabilities(generator, readings)
         return sum(p for p in found if p is not None) / len(turns)
 
     first_gold = [next(doc for doc in g if doc in turn.relevant) for turn, (g, _) in zip(turns, lists, strict=True)]
     queries = {"raw": [t.question for t in turns], "reference": [t.rewrite for t in turns], "greedy": []}
     for start in range(0, len(turns), 64):
-        queries["greedy"] += best_rewrites(lm, turns[start : start + 64], 48)
+        queries["greedy"] += greedy_rewrites(lm, turns[start : start + 64], RewriterSettings(), RewritePrompt())
     qrels = {turn.id: turn.relevant for turn in turns}
     found = {}
     for name, texts in queries.items():

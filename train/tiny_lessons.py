@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from rewriter.prompts import rewrite_messages
+from rewriter.prompts import RewritePrompt
 from scoring.prompts import ABSTAIN, ANSWER, answer_messages
 from train.tiny_world import Asked, Conversation, Fact, Passage, World, grammar, sentence, stand_alone
 
@@ -198,7 +198,9 @@ def rewriting(
     for _ in range(branches):
         asked = talk.ask(talk.next_fact())
         made.append(
-            Branch(rewrite_messages(talk.history, asked.question), uneven_rewrite(world, talk, asked, rewrites))
+            Branch(
+                RewritePrompt().messages(talk.history, asked.question), uneven_rewrite(world, talk, asked, rewrites)
+            )
         )
     return made
 

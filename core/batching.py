@@ -1,0 +1,143 @@
+"""Batches by token budget, grouped by what prompts share at their beginnings, halved where memory runs out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from core.errors import InputError, first_line
+from core.runtime import log
+
+MIN_SHARED = 16  # tokens; a shorter common prefix is not worth a pass of its own
+OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
+OUT_OF_MEMORY_ON_CPU = "can't allocate memory"  # in the RuntimeError that torch raises on a CPU
+
+
+@dataclass(frozen=True)
+class PrefixGroup:
+    """Sequences that begin with the same `prefix_length` tokens, by their positions."""
+
+    prefix_length: int
+    members: tuple[int, ...]
+
+
+def group_by_prefix(sequences: Sequence[list[int]], limits: Sequence[int]) -> list[PrefixGroup]:
+    """Group sequences so that few tokens are read more than once.
+
+    Sorting sequences by token ids walks their prefix trie depth-first, so sequences with a long common prefix are
+    neighbours. A sequence joins the group before it if the group then saves more tokens.
+
+    Args:
+        sequences: token ids, each of any length.
+        limits: most tokens of each sequence that may belong to a shared prefix.
+
+    Returns:
+        Groups that together hold every position once. A group of one sequence has no prefix.
+    """
+    groups: list[tuple[int, list[int]]] = []
+    for position in sorted(range(len(sequences)), key=sequences.__getitem__):
+        if groups:
+            prefix_length, members = groups[-1]
+            shared = min(prefix_length, limits[position], common_length(sequences[members[0]], sequences[position]))
+            saved = prefix_length * (len(members) - 1)
+            if shared >= MIN_SHARED and shared * len(members) >= saved:
+                groups[-1] = shared, [*members, position]
+                continue
+        groups.append((limits[position], [position]))
+    return [PrefixGroup(length if len(members) > 1 else 0, tuple(members)) for length, members in groups]
+
+
+def common_length(first: list[int], second: list[int]) -> int:
+    """Number of tokens with which both sequences begin."""
+    low, high = 0, min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle - 1)
+    return low
+
+
+def batches_by_tokens(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Positions of items, longest first, in batches of at most `budget` padded tokens; a longer item goes alone."""
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > budget:
+            batches.append([])
+        batches[-1].append(i)
+    return batches
+
+
+def batch_groups(groups: Sequence[PrefixGroup], lengths: Sequence[int], budget: int) -> list[list[PrefixGroup]]:
+    """Batches of groups of like length.
+
+    Args:
+        groups: a group that exceeds the budget is split; its parts share the prefix among themselves.
+        lengths: size of each sequence in tokens, the room for its output included.
+        budget: most tokens of a batch, sequences times the longest; a longer sequence is a batch of its own.
+    """
+
+    def longest(group: PrefixGroup) -> int:
+        return max(lengths[i] for i in group.members)
+
+    batches: list[list[PrefixGroup]] = []
+    size = widest = 0
+    for group in sorted(groups, key=lambda group: (-group.prefix_length, -longest(group), group.members)):
+        most = max(1, budget // max(1, longest(group)))
+        for start in range(0, len(group.members), most):
+            part = PrefixGroup(group.prefix_length, group.members[start : start + most])
+            widest = max(widest, longest(part))
+            if not batches or (size + len(part.members)) * widest > budget:
+                batches.append([])
+                size, widest = 0, longest(part)
+            batches[-1].append(part)
+            size += len(part.members)
+    return batches
+
+
+def run_batched(
+    groups: Sequence[PrefixGroup],
+    lengths: Sequence[int],
+    budget: int,
+    process: Callable[[list[PrefixGroup]], None],
+) -> None:
+    """Process groups in batches; a batch that does not fit in memory is processed again in halves.
+
+    Args:
+        groups: what to process.
+        lengths: as in `batch_groups`.
+        budget: as in `batch_groups`.
+        process: takes one batch.
+
+    Raises:
+        InputError: one sequence alone does not fit in memory.
+    """
+    for batch in batch_groups(groups, lengths, budget):
+        _run_or_halve(batch, lengths, process)
+
+
+def _run_or_halve(
+    batch: list[PrefixGroup], lengths: Sequence[int], process: Callable[[list[PrefixGroup]], None]
+) -> None:
+    try:
+        process(batch)
+        return
+    except (RuntimeError, MemoryError) as error:
+        if not isinstance(error, OUT_OF_MEMORY) and OUT_OF_MEMORY_ON_CPU not in str(error):
+            raise
+        if sum(len(group.members) for group in batch) == 1:
+            raise InputError(
+                f"a prompt of {lengths[batch[0].members[0]]} tokens alone does not fit in memory "
+                f"({first_line(error)}). Use fewer or shorter documents (`retrieval.k`, `generator.document_tokens`), "
+                "a smaller model or 16 bits (`dtype: bfloat16`)."
+            ) from error
+    torch.cuda.empty_cache()  # after the handler: until here the error holds the tensors of the failed batch
+    log.warning(
+        "a batch of %d prompts does not fit in memory and runs in halves; a smaller `batch_tokens` avoids the retry",
+        sum(len(group.members) for group in batch),
+    )
+    if len(batch) > 1:
+        halves = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
+    else:
+        middle, members = len(batch[0].members) // 2, batch[0].members
+        halves = [[PrefixGroup(batch[0].prefix_length, part)] for part in (members[:middle], members[middle:])]
+    for half in halves:
+        _run_or_halve(half, lengths, process)

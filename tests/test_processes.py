@@ -1,0 +1,138 @@
+"""Several processes on a CPU: the records of one process, one adapter, one log; and what goes wrong with them."""
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import QUICK, ROOT, finish, lines
+
+pytestmark = pytest.mark.slow
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "--quiet"]
+SMALL = [
+    *QUICK, "--run.limit", "12", "--pairs.drop_fraction", "0.2",
+    "--sft.num_train_epochs", "1", "--sft.per_device_train_batch_size", "2",
+    "--dpo.num_train_epochs", "1", "--dpo.per_device_train_batch_size", "2",
+]  # fmt: skip
+STAGES = ("candidates", "rankings", "scores", "pairs", "sft", "dpo", "evaluation")
+UNTRAINED = ("original", "history", "base", "reference")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_gpu():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        yield
+
+
+def settings_of(run: Path, *more: str) -> list[str]:
+    return ["--config", "configs/quickstart.yaml", "--run.dir", str(run), *SMALL, *more]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> tuple[Path, str]:
+    """The whole quickstart in two processes: its folder and its output."""
+    run = tmp_path_factory.mktemp("processes") / "two"
+    return run, finish([*TORCHRUN, "train/dpo.py", *settings_of(run)])
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory) -> Path:
+    """The same in one process, as far as no training is needed."""
+    run = tmp_path_factory.mktemp("processes") / "one"
+    finish([sys.executable, "train/dpo.py", *settings_of(run, "--run.until", "pairs")])
+    systems = f"[{','.join(UNTRAINED)}]"
+    finish([sys.executable, "-m", "train.evaluation", *settings_of(run, "--evaluation.systems", systems)])
+    return run
+
+
+def by_id(folder: Path) -> dict[str, dict]:
+    return {record["id"]: record for record in lines(folder)}
+
+
+def differences(a: object, b: object, where: str = "") -> Iterator[str]:
+    """Places where two records differ, numbers by more than 1e-5."""
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        for key in a:
+            yield from differences(a[key], b[key], f"{where}.{key}")
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        for i in range(len(a)):
+            yield from differences(a[i], b[i], f"{where}[{i}]")
+    elif a != b and not (isinstance(a, float) and b == pytest.approx(a, rel=0, abs=1e-5)):
+        yield f"{where}: {a!r} and {b!r}"
+
+
+@pytest.mark.parametrize("stage", ["candidates", "rankings", "scores", "pairs"])
+def test_records_equal_those_of_one_process(two, one, stage):
+    parts = ["part-0.jsonl"] if stage == "pairs" else ["part-0.jsonl", "part-1.jsonl"]
+    assert [part.name for part in sorted((two[0] / stage).glob("part-*"))] == parts
+    assert not list(differences(by_id(two[0] / stage), by_id(one / stage)))
+
+
+def test_pairs_are_in_the_order_of_the_turns(two):
+    turns = [json.loads(line)["id"] for line in (two[0] / "data/train.jsonl").read_text().splitlines()]
+    pairs = [pair["id"] for pair in lines(two[0] / "pairs")]
+    assert len(pairs) > 2 and pairs == sorted(pairs, key=turns.index)
+
+
+def test_untrained_systems_are_evaluated_alike(two, one):
+    records, expected = by_id(two[0] / "evaluation"), by_id(one / "evaluation")
+    assert len(records) == 12
+    kept = {key: {name: record["systems"][name] for name in UNTRAINED} for key, record in records.items()}
+    assert not list(differences(kept, {key: record["systems"] for key, record in expected.items()}))
+
+
+def test_both_trainings_end_with_one_adapter(two):
+    run, said = two
+    assert "dpo: reward margin 0.0000 at step 0" in said
+    for stage in ("sft", "dpo"):
+        assert json.loads((run / stage / "manifest.json").read_text())["counts"]["steps"] > 1
+        assert len(list((run / stage).rglob("adapter_model.safetensors"))) == 1
+        assert not (run / stage / "checkpoints").exists()
+
+
+def test_rank_0_alone_logs(two):
+    run, said = two
+    for stage in STAGES:
+        rounds = 2 if (run / "on_policy" / stage).exists() else 1
+        assert sum(line.startswith(f"{stage}: ") and "->" in line for line in said.splitlines()) == rounds
+    for line in ("settings: ", "second round", "evaluated 12 of 12 turns", "total: "):
+        assert said.count(line) == 1
+
+
+def test_one_process_takes_over_what_two_have_completed(two):
+    said = finish([sys.executable, "train/dpo.py", *settings_of(two[0])])
+    assert said.count("complete, nothing to do") == 11
+
+
+@pytest.mark.parametrize("words", [["--cpu", "--num_processes", "2"], ["--num_processes", "2"]])
+def test_accelerate_launch_that_starts_one_process_for_several(tmp_path, words):
+    settings = ["--config", "configs/quickstart.yaml", "--run.dir", str(tmp_path / "a run")]
+    said = finish([*LAUNCH, *words, "train/dpo.py", *settings], ok=False)
+    assert f"`torchrun --nproc_per_node N train/dpo.py {shlex.join(settings)}`" in said
+    assert not (tmp_path / "a run").exists()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_failure_in_one_process_ends_the_other(tmp_path, rank):
+    script = tmp_path / "fails.py"
+    script.write_text(
+        "from core.errors import InputError\n"
+        "from core.runtime import process, run_command, wait_for_all\n"
+        "def main():\n"
+        "    wait_for_all()\n"
+        f"    if process()[0] == {rank}:\n"
+        "        raise InputError('this file is missing.')\n"
+        "    wait_for_all()\n"
+        "    print('not reached')\n"
+        "run_command(main)\n"
+    )
+    done = subprocess.run([*TORCHRUN, script], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    said = done.stdout + done.stderr
+    assert done.returncode and said.count("error: this file is missing.") == 1
+    assert "not reached" not in said and "RuntimeError" not in said
