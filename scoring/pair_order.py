@@ -1,8 +1,9 @@
 """Does a reward order the candidates of a turn as their retrieval does? Read from the records of a run, without a
 model.
 
-`python -m scoring.validity --config C --run RUN` prints it: for each reward the share of candidate pairs of one turn
-that it orders as their reciprocal ranks do, and the mean reciprocal rank of the candidate that it likes best and least.
+`python -m scoring.validity --config C --run RUN` prints, for each reward, the share of candidate pairs of one turn that
+it orders as their reciprocal ranks do, and the mean reciprocal rank of the candidates with the highest and the lowest
+score.
 """
 
 from collections.abc import Iterator, Sequence
