@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from core.errors import InputError, nearest, short
 from core.inputs import SET_FIELDS
-from core.settings import STAGES, DataSettings, EvaluationSettings, RetrievalSettings, Settings
+from core.settings import STAGES, SYSTEMS, DataSettings, RetrievalSettings, Settings
 
 
 def check_ranges(settings: Settings) -> None:
@@ -61,7 +61,7 @@ def check_ranges(settings: Settings) -> None:
             raise InputError(
                 f"`rewriter.examples[{number}]` must hold a `conversation` and its `rewrite`, got {short(example)}."
             )
-    systems, known = settings.evaluation.systems, EvaluationSettings().systems
+    systems, known = settings.evaluation.systems, list(SYSTEMS)
     unknown = [name for name in systems if name not in known]
     if unknown:
         raise InputError(f"`evaluation.systems` has `{unknown[0]}`; {nearest(unknown[0], known)}")

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from core.errors import InputError
 
 STAGES = ("candidates", "rankings", "scores", "pairs", "sft", "dpo", "evaluation")
+SYSTEMS = ("original", "history", "base", "base_examples", "sft", "dpo", "reference")  # of the evaluation
 
 
 @dataclass

@@ -156,7 +156,7 @@ def candidates(two_sets, tmp_path):
         for name, asked in ASKED.items():
             for conversation, question, _, query in asked:
                 found = [
-                    {"text": text, "logprob": -1.0, "tokens": 2, "count": 1}
+                    {"text": text, "query": text, "logprob": -1.0, "tokens": 2}
                     for text in (query, question, "northern adze")
                 ]
                 stage.append([{"id": f"{name}-{conversation}", "dataset": name, "candidates": found}])
