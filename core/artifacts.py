@@ -125,6 +125,14 @@ def versions() -> dict[str, str]:
     return found | ({"commit": git.stdout.strip()} if git.returncode == 0 else {})
 
 
+def changes(name: str, before: Any, now: Any) -> list[str]:
+    """What differs between two JSON values: a text for each entry of nested objects, and none where they are equal."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = sorted({*before, *now})
+        return [text for key in keys for text in changes(f"{name}.{key}", before.get(key), now.get(key))]
+    return [] if before == now else [f"`{name}` was {before!r}, is {now!r}"]
+
+
 _HELD: dict[Path, TextIO] = {}
 
 
@@ -154,14 +162,14 @@ class Stage:
     Args:
         folder: `<run>/<stage>`.
         settings: every setting that decides what this stage makes, and nothing else.
-        inputs: name -> SHA-256 of what it reads.
+        inputs: name -> SHA-256 of what it reads; of several data sets, one by the name of each.
         rank: number of this process; each process appends to its own part.
 
     Raises:
         InputError: the folder holds work made with other settings or inputs.
     """
 
-    def __init__(self, folder: Path, settings: dict[str, Any], inputs: dict[str, str], rank: int = 0):
+    def __init__(self, folder: Path, settings: dict[str, Any], inputs: dict[str, Any], rank: int = 0):
         self.folder, self.rank, self.started = folder, rank, time.monotonic()
         self.plan = json.loads(json.dumps({"settings": settings, "inputs": inputs}))
         self.manifest_file = folder / "manifest.json"
@@ -174,13 +182,8 @@ class Stage:
             write_json(plan, self.plan)
 
     def _refuse_to_mix(self, before: dict[str, Any]) -> None:
-        changed = [
-            f"`{part}.{key}` was {before.get(part, {}).get(key)!r}, is {self.plan[part].get(key)!r}"
-            for part in ("settings", "inputs")
-            for key in sorted({*before.get(part, {}), *self.plan[part]})
-            if before.get(part, {}).get(key) != self.plan[part].get(key)
-        ]
-        self._refuse(changed)
+        parts = ("settings", "inputs")
+        self._refuse([text for part in parts for text in changes(part, before[part], self.plan[part])])
 
     def _refuse(self, changed: list[str]) -> None:
         if changed:
@@ -197,10 +200,10 @@ class Stage:
         """
         self._refuse(
             [
-                f"`{part}.{key}` was {self.plan[part].get(key)!r}, is {value!r}"
+                text
                 for part, values in wanted.items()
                 for key, value in values.items()
-                if self.plan[part].get(key) != value
+                for text in changes(f"{part}.{key}", self.plan[part].get(key), value)
             ]
         )
 

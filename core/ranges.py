@@ -1,12 +1,14 @@
 """Which values settings may have."""
 
 import math
+import re
 from dataclasses import fields
 from typing import Any
 from urllib.parse import urlsplit
 
 from core.errors import InputError, nearest, short
-from core.settings import STAGES, EvaluationSettings, RetrievalSettings, Settings
+from core.inputs import SET_FIELDS
+from core.settings import STAGES, SYSTEMS, DataSettings, RetrievalSettings, Settings
 
 
 def check_ranges(settings: Settings) -> None:
@@ -52,13 +54,14 @@ def check_ranges(settings: Settings) -> None:
         raise InputError("`run.dir` must name a folder, got ''.")
     if settings.rewriter.temperature < 0.01:
         raise InputError(f"`rewriter.temperature` must be at least 0.01, got {settings.rewriter.temperature}.")
-    check_engines(settings.retrieval)
+    check_data(settings.data)
+    check_engines(settings.retrieval, len(settings.data.sets))
     for number, example in enumerate(settings.rewriter.examples):
         if example.keys() != {"conversation", "rewrite"} or not all(text.strip() for text in example.values()):
             raise InputError(
                 f"`rewriter.examples[{number}]` must hold a `conversation` and its `rewrite`, got {short(example)}."
             )
-    systems, known = settings.evaluation.systems, EvaluationSettings().systems
+    systems, known = settings.evaluation.systems, list(SYSTEMS)
     unknown = [name for name in systems if name not in known]
     if unknown:
         raise InputError(f"`evaluation.systems` has `{unknown[0]}`; {nearest(unknown[0], known)}")
@@ -66,8 +69,71 @@ def check_ranges(settings: Settings) -> None:
         raise InputError(f"`evaluation.systems` must name systems, each once, of {', '.join(known)}; got {systems}.")
 
 
-def check_engines(retrieval: RetrievalSettings) -> None:
+def check_data(data: DataSettings) -> None:
+    """Refuse data sets that cannot be told apart, and shares that leave nothing.
+
+    Raises:
+        InputError: names the setting, the value and the way out.
+    """
+    for name, files in data.sets.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name):
+            raise InputError(f"`data.sets` has the name {name!r}; use letters, digits, `_` and `-`.")
+        if not isinstance(files, dict):
+            raise InputError(
+                f"`data.sets.{name}` must hold files, such as {{train: FILE, corpus: FILE}}; got {short(files)}."
+            )
+        for field, value in files.items():
+            if field not in SET_FIELDS:
+                raise InputError(f"`data.sets.{name}` has `{field}`; {nearest(str(field), list(SET_FIELDS))}")
+            if not isinstance(value, str | None):
+                raise InputError(f"`data.sets.{name}.{field}` must be a text or null, got {short(value)}.")
+    flat = [field for field in SET_FIELDS if getattr(data, field)]
+    if data.sets and flat:
+        raise InputError(
+            f"`data.{flat[0]}` and `data.sets` are both set; move `{flat[0]}` into a set of `data.sets`, or leave one "
+            f"of the two out (`--data.{flat[0]} null`)."
+        )
+    if data.sets and data.format == "tiny_world":
+        raise InputError("`data.sets` needs files; `data.format: tiny_world` makes its own. Leave one of the two out.")
+    if data.test_share is not None:
+        check_test_share(data)
+    if not 0 <= data.development_share < 1:
+        raise InputError(f"`data.development_share` must be at least 0 and below 1, got {data.development_share}.")
+    if data.evaluate_on == "development" and not data.development_share:
+        raise InputError(
+            "`data.evaluate_on: development` needs `data.development_share`, such as `--data.development_share 0.2`."
+        )
+
+
+def check_test_share(data: DataSettings) -> None:
+    """Refuse a share that holds out nothing, or everything.
+
+    Raises:
+        InputError: it does; says what to change.
+    """
+    if not 0 < data.test_share < 1:
+        raise InputError(f"`data.test_share` must be between 0 and 1, got {data.test_share}; null holds out nothing.")
+    sets = data.sets or {"": {field: getattr(data, field) for field in SET_FIELDS}}
+    if data.format == "tiny_world" or all(files.get("test") for files in sets.values()):
+        raise InputError(
+            "`data.test_share` is for a `train` file without a `test` file beside it, but there is a `test` file; "
+            "leave one of the two out (`--data.test null`)."
+        )
+    for name, files in sets.items():
+        if files.get("qrels") and not files.get("test"):
+            section = f"data.sets.{name}" if name else "data"
+            raise InputError(
+                f"`{section}.qrels` belongs to `{section}.test`, which is not set; gold passages of turns that "
+                f"`data.test_share` holds out are in `{section}.train_qrels`."
+            )
+
+
+def check_engines(retrieval: RetrievalSettings, sets: int = 0) -> None:
     """Refuse engines without what they need.
+
+    Args:
+        retrieval: the settings.
+        sets: number of `data.sets`, each with a collection of its own.
 
     Raises:
         InputError: names the setting that is missing or does not fit.
@@ -89,6 +155,13 @@ def check_engines(retrieval: RetrievalSettings) -> None:
             )
         if address.scheme not in ("http", "https") or not address.hostname:
             raise InputError(f"`retrieval.url` must read https://HOST:PORT, got {retrieval.url!r}.")
+    shared = "http" if "http" in engines else "lucene" if "lucene" in engines and retrieval.prebuilt else None
+    if sets > 1 and shared:
+        name = "index" if shared == "http" else "prebuilt"
+        raise InputError(
+            f"`retrieval.{name}` names one index, but `data.sets` has {sets} collections; run each set alone, or "
+            "choose an engine that makes an index of each collection, such as `--retrieval.engine bm25s`."
+        )
     if "bm25s" in engines and retrieval.bm25_variant == "okapi":
         raise InputError(
             "`retrieval.bm25_variant: okapi` is for `retrieval.engine: rank_bm25`; bm25s has `lucene`, `plus` and `l`."

@@ -81,6 +81,31 @@ def keys_of_flags(argv: list[str]) -> dict[str, str]:
     return {flag: "command line" for flag in flags if flag not in ("config", "help", "print_config")}
 
 
+SET_FLAG = re.compile(r"--data\.sets\.([\w-]+)\.(\w+)(?:=(.*))?")
+
+
+def take_set_flags(argv: list[str]) -> tuple[list[str], list[tuple[str, str, str | None]]]:
+    """Take the flags `--data.sets.NAME.FIELD VALUE` out of a command line.
+
+    The parser would let such a flag replace the whole set that the YAML has.
+
+    Returns:
+        The other words, and name, field and value of each flag that was taken out.
+    """
+    rest, taken, words = [], [], iter(argv)
+    for word in words:
+        flag = SET_FLAG.fullmatch(word)
+        if not flag:
+            rest.append(word)
+            continue
+        name, field, value = flag.groups()
+        value = next(words, None) if value is None else value
+        if value is None:
+            raise InputError(f"`{word}` needs a value.")
+        taken.append((name, field, None if value == "null" else value))
+    return rest, taken
+
+
 class Help(RawDescriptionHelpFormatter, DefaultHelpFormatter):
     """Help whose description keeps its lines: there are commands in it."""
 
@@ -102,7 +127,14 @@ def parser_of(description: str, usage: str = "") -> ArgumentParser:
     return parser
 
 
-KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "NoneType": "null"}
+KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "dict": "a mapping",
+    "NoneType": "null",
+}
 
 
 def plainly(message: str) -> str:
@@ -136,7 +168,7 @@ def read_settings(
     Raises:
         InputError: a file, section, key or value is not usable; names it and the nearest right one.
     """
-    argv = sys.argv[1:] if argv is None else argv
+    argv, set_flags = take_set_flags(sys.argv[1:] if argv is None else argv)
     for number, word in enumerate(argv):
         name, _, value = word.partition("=")
         if name == "--config":
@@ -150,6 +182,10 @@ def read_settings(
     except Exception as error:
         raise InputError(plainly(" ".join(str(error).split()))) from error
     values = parsed.as_dict()
+    for name, field, value in set_flags:
+        files = values["data"]["sets"].setdefault(name, {})
+        if isinstance(files, dict):  # anything else is refused with the ranges
+            files[field] = value
     settings = Settings(
         **{
             section: values[section] or {} if section in PASSED_ON else kind(**values[section])

@@ -13,8 +13,9 @@ class Turn:
 
     Only `id`, `history` and `question` are needed to train. `answers`, `relevant` (document id -> grade) and
     `rewrite` (a person's stand-alone question) serve evaluation. `conversation` groups turns; without it, what stands
-    before the last `_` of the id. `kind` (`first`, `follow_up`, `switch`, `return`) splits the result table. `reply`
-    is what the assistant said to this turn in the chat log; it serves `scoring.answer: logged`.
+    before the last `_` of the id. `kind` (`first`, `follow_up`, `switch`, `return`) splits the result table. `dataset`
+    is the name of its set in `data.sets`. `reply` is what the assistant said to this turn in the chat log; it serves
+    `scoring.answer: logged`.
     """
 
     id: str
@@ -24,13 +25,18 @@ class Turn:
     relevant: dict[str, int] = field(default_factory=dict)
     rewrite: str | None = None
     conversation: str = ""
+    dataset: str = ""
     kind: str = ""
     reply: str = ""
 
     @property
     def group(self) -> str:
-        """The conversation that this turn belongs to: the unit of resampling in significance tests."""
-        return self.conversation or self.id.rpartition("_")[0] or self.id
+        """The conversation that this turn belongs to: the unit of resampling in significance tests.
+
+        Different data sets may use the same name for their conversations, so the name of the set is part of it.
+        """
+        conversation = self.conversation or self.id.rpartition("_")[0] or self.id
+        return f"{self.dataset}/{conversation}" if self.dataset else conversation
 
     @property
     def depth(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from core.errors import InputError
 
 STAGES = ("candidates", "rankings", "scores", "pairs", "sft", "dpo", "evaluation")
+SYSTEMS = ("original", "history", "base", "base_examples", "sft", "dpo", "reference")  # of the evaluation
 
 
 @dataclass
@@ -16,7 +17,7 @@ class RunSettings:
     Args:
         dir: run folder; every stage gets a folder in it.
         seed: seed of sampling, shuffling and training.
-        limit: use the first N turns of each file (for a quick look).
+        limit: use the first N turns of each file and each data set (for a quick look).
         until: stop after this stage.
         redo_from: make this stage and all later ones again; the old ones are kept until the run has ended.
         max_failed_fraction: stop when more than this share of a stage's records failed.
@@ -44,6 +45,14 @@ class DataSettings:
         qrels: gold passages of the test turns, for a published set that keeps them in a file of their own.
         train_qrels: the same for the training turns.
         corpus: the collection: a file (JSONL, TSV, parquet) or a data set of the Hub (`owner/name`).
+        sets: several data sets, in place of the five settings above: name -> its `train`, `test`, `qrels`,
+            `train_qrels` and `corpus`. Each turn is searched in the collection of its own set.
+        test_share: hold out this share of the conversations of a `train` file for testing, where its set has no `test`
+            file: the last conversations of the file. The number is rounded up; less than a hundredth of a conversation
+            counts for nothing, so that 0.3333 is a third.
+        development_share: keep this share of the other conversations, the last of them, out of training too, to choose
+            settings with. The number is rounded up in the same way.
+        evaluate_on: evaluate on the `test` turns or on the `development` turns.
         on_bad: a passage that cannot be used stops the run (`stop`), or is left out and counted (`skip`).
         pool: use a small pooled collection in place of the whole: the gold passages of all turns, and this many
             passages that BM25 finds for each question and each `rewrite`. 0 says that `corpus` is a pool already.
@@ -56,6 +65,10 @@ class DataSettings:
     qrels: str | None = None
     train_qrels: str | None = None
     corpus: str | None = None
+    sets: dict[str, Any] = field(default_factory=dict)
+    test_share: float | None = None
+    development_share: float = 0.0
+    evaluate_on: Literal["test", "development"] = "test"
     on_bad: Literal["stop", "skip"] = "stop"
     pool: int | None = None
     world_seed: int = 0
@@ -260,7 +273,7 @@ class PairSettings:
 
 @dataclass
 class EvaluationSettings:
-    """What is compared on the test turns.
+    """What is compared on held-out turns.
 
     Args:
         systems: rows of the result table.

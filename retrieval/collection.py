@@ -6,7 +6,7 @@ an id to its row. What is made from a collection (indexes, embeddings) lives bes
 
 import hashlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +16,7 @@ from filelock import FileLock
 from core.artifacts import read_json, write_json
 from core.cache import cached_sha256, user_cache
 from core.errors import InputError
-from core.inputs import corpus_source, is_hub_name
+from core.inputs import by_set, corpus_source, is_hub_name, set_names
 from core.records import Passage
 from core.runtime import log
 from core.settings import Settings
@@ -132,6 +132,16 @@ def collection_of(settings: Settings, source: str | None = None) -> Collection:
     """The collection of a run, or another `source` with the run's settings."""
     cache = Path(settings.retrieval.cache) if settings.retrieval.cache else None
     return open_collection(source or corpus_source(settings), cache, settings.data.on_bad)
+
+
+def collections_of(settings: Settings) -> dict[str, Collection]:
+    """The collection of each data set, by the set's name; in a run without `data.sets` its only one, under ""."""
+    return {name: collection_of(settings, corpus_source(settings, name)) for name in set_names(settings)}
+
+
+def identities_of(collections: Mapping[str, Collection]) -> str | dict[str, str]:
+    """What a stage records of the collections that it reads."""
+    return by_set({name: collection.identity for name, collection in collections.items()})
 
 
 def identity_of(source: str, cache: Path) -> str:

@@ -2,7 +2,7 @@
 
     python -m retrieval.rankings --config configs/quickstart.yaml
 
-Reads `<run>/candidates` and the collection; writes `<run>/rankings`: `{"id", "rankings": [[[doc, score], ...] per
+Reads `<run>/candidates` and the collections; writes `<run>/rankings`: `{"id", "rankings": [[[doc, score], ...] per
 candidate]}`.
 """
 
@@ -17,8 +17,8 @@ from core.read_settings import read_settings
 from core.runtime import process, run_command, set_up_logging
 from core.settings import Settings
 from core.stages import carry_out, shared_out
-from retrieval.collection import collection_of
-from retrieval.retriever import recorded, retriever_of
+from retrieval.collection import collections_of, identities_of
+from retrieval.retriever import RetrieverOfSets, recorded_of_sets
 
 NAME = "rankings"
 BATCH = 64
@@ -26,19 +26,20 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class Queries:
-    """The candidate queries of one turn."""
+    """The candidate queries of one turn, and the data set that they are searched in."""
 
     id: str
+    dataset: str
     texts: tuple[str, ...]
 
 
 def rankings_stage(settings: Settings) -> Stage:
     """The stage's folder with what decides its content."""
     candidates = completed(settings.run_dir / "candidates")
-    collection = collection_of(settings)
-    retrieval = recorded(settings.retrieval, collection)
+    collections = collections_of(settings)
+    retrieval = recorded_of_sets(settings.retrieval, collections)
     del retrieval["depth"]  # of the evaluation alone
-    inputs = {"candidates": candidates.identity(), "corpus": collection.identity}
+    inputs = {"candidates": candidates.identity(), "corpus": identities_of(collections)}
     return Stage(settings.run_dir / NAME, retrieval, inputs, process()[0])
 
 
@@ -51,14 +52,18 @@ def make_rankings(settings: Settings) -> Stage:
     candidates = completed(settings.run_dir / "candidates")
 
     def plan() -> list[list[Queries]]:
-        found = (Queries(r["id"], tuple(c["query"] for c in r["candidates"])) for r in candidates.records())
+        found = (
+            Queries(record["id"], record.get("dataset", ""), tuple(c["query"] for c in record["candidates"]))
+            for record in candidates.records()
+        )
         return shared_out(sorted(found, key=lambda queries: queries.id), BATCH)
 
     def worker():
-        retriever = retriever_of(settings.retrieval, collection_of(settings))
+        retriever = RetrieverOfSets(settings.retrieval, collections_of(settings))
 
         def make(batch: list[Queries]) -> list[dict[str, Any]]:
-            hits = iter(retriever.search([text for queries in batch for text in queries.texts], settings.retrieval.k))
+            asked = [(queries.dataset, text) for queries in batch for text in queries.texts]
+            hits = iter(retriever.search(asked, settings.retrieval.k))
             return [
                 {"id": queries.id, "rankings": [[[hit.doc, hit.score] for hit in next(hits)] for _ in queries.texts]}
                 for queries in batch

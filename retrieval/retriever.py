@@ -1,8 +1,9 @@
 """What a retriever is, and the one that the settings name."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from core.inputs import by_set
 from core.records import Hit
 from core.runtime import log
 from core.settings import RetrievalSettings
@@ -27,6 +28,33 @@ class Retriever(Protocol):
         ...
 
 
+class RetrieverOfSets:
+    """A retriever for each data set: every query is searched in the collection of its own set.
+
+    Args:
+        settings: of the retrievers.
+        collections: data set -> its collection.
+    """
+
+    def __init__(self, settings: RetrievalSettings, collections: Mapping[str, Collection]):
+        self.retrievers = {name: retriever_of(settings, collection) for name, collection in collections.items()}
+
+    def search(self, queries: Sequence[tuple[str, str]], k: int) -> list[list[Hit]]:
+        """Up to `k` hits for each query, best first.
+
+        Args:
+            queries: data set and query.
+            k: most hits of a query.
+        """
+        hits: list[list[Hit]] = [[] for _ in queries]
+        for name, retriever in self.retrievers.items():
+            places = [i for i, (dataset, _) in enumerate(queries) if dataset == name]
+            rankings = retriever.search([queries[i][1] for i in places], k) if places else []
+            for i, ranking in zip(places, rankings, strict=True):
+                hits[i] = ranking
+        return hits
+
+
 def chosen_engine(settings: RetrievalSettings, collection: Collection) -> str:
     """The name of the engine, `auto` made definite."""
     if settings.engine != "auto":
@@ -46,6 +74,12 @@ def recorded(settings: RetrievalSettings, collection: Collection) -> dict[str, A
 
         decided["encoder_identity"] = identity_of(settings.encoder)
     return decided
+
+
+def recorded_of_sets(settings: RetrievalSettings, collections: Mapping[str, Collection]) -> dict[str, Any]:
+    """As `recorded`, for a collection of each data set: `auto` may choose another engine for each."""
+    each = {name: recorded(settings, collection) for name, collection in collections.items()}
+    return next(iter(each.values())) | {"engine": by_set({name: one["engine"] for name, one in each.items()})}
 
 
 def retriever_of(settings: RetrievalSettings, collection: Collection) -> Retriever:

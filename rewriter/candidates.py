@@ -2,7 +2,7 @@
 
     python -m rewriter.candidates --config configs/quickstart.yaml
 
-Reads the training turns; writes `<run>/candidates`: `{"id", "candidates": [{"text", "query", "logprob",
+Reads the training turns; writes `<run>/candidates`: `{"id", "dataset", "candidates": [{"text", "query", "logprob",
 "tokens", "count", "source"}], "counts"}`.
 """
 
@@ -57,7 +57,12 @@ def make_candidates(settings: Settings) -> Stage:
         def make(turns: list[Turn]) -> list[dict[str, Any]]:
             sampled = sample_rewrites(lm, turns, options, prompt, settings.run.seed)
             return [
-                {"id": turn.id, "candidates": [asdict(c) for c in candidates], "counts": counts}
+                {
+                    "id": turn.id,
+                    "dataset": turn.dataset,
+                    "candidates": [asdict(c) for c in candidates],
+                    "counts": counts,
+                }
                 for turn, (candidates, counts) in zip(turns, sampled, strict=True)
             ]
 

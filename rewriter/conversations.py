@@ -1,11 +1,14 @@
 """Conversations from files: the project's own `turns.jsonl`, and the data sets that have a reader."""
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from core.artifacts import read_json_lines, sha256
 from core.errors import InputError, fields_of, short
-from core.inputs import data_file, qrels_file
+from core.inputs import by_set, check_files, data_file, file_with, key_of, qrels_file, sets_with
 from core.records import Turn
 from core.settings import Settings
 from rewriter import mtrag, qrecc, topiocqa
@@ -15,30 +18,107 @@ KINDS = {str: "a text", list: "a list", dict: "an object"}
 READERS = {"topiocqa": topiocqa.read, "qrecc": qrecc.read, "mtrag": mtrag.read}
 
 
-def turns_of(settings: Settings, which: str, limit: int | None = None) -> list[Turn]:
-    """The turns of a run, read in its `data.format`.
+def turns_of(settings: Settings, split: str, limit: int | None = None) -> list[Turn]:
+    """The turns of a run, data set by data set, read in its `data.format`.
 
     Args:
         settings: of the run.
-        which: `train` or `test`.
-        limit: the first so many.
+        split: `train`, `development` or `test`.
+        limit: the first so many of each data set.
+
+    Raises:
+        InputError: a file is missing, something in it is not usable, two data sets share the id of a turn, or no
+            conversation is left for the split.
+    """
+    check_files(settings, split)
+    chosen: list[Turn] = []
+    set_of: dict[str, str] = {}
+    for name in sets_with(settings, split):
+        field, shares = file_with(settings, split, name), held_out(settings, name)
+        whole = field == "test" or not any(shares)
+        turns = read_set(settings, field, name, limit if whole else None)
+        for turn in turns:
+            other = set_of.setdefault(turn.id, name)
+            if other != name:
+                places = [key_of(file_with(settings, split, one), one) for one in (other, name)]
+                raise InputError(
+                    f"the turn `{turn.id}` is in both `{places[0]}` and `{places[1]}`; ids of turns must be unique in "
+                    "all of `data.sets`."
+                )
+        if not whole:
+            turns = part_of(turns, split, *shares)
+            if not turns:
+                raise InputError(
+                    f"`{key_of(field, name)}` has no conversation left for `{split}`; lower `data.test_share` "
+                    f"({settings.data.test_share}) or `data.development_share` ({settings.data.development_share})."
+                )
+        chosen += turns[:limit]
+    return chosen
+
+
+def read_set(settings: Settings, field: str, name: str, limit: int | None = None) -> list[Turn]:
+    """The turns of a data set's `train` or `test` file.
 
     Raises:
         InputError: a file is missing, or something in it is not usable.
     """
-    path, qrels = data_file(settings, which), qrels_file(settings, which)
+    path, qrels = data_file(settings, field, name), qrels_file(settings, field, name)
     if settings.data.format in READERS:
-        return READERS[settings.data.format](path, qrels)[:limit]
-    return read_turns(path, limit)
+        turns = READERS[settings.data.format](path, qrels)[:limit]
+    else:
+        turns = read_turns(path, limit)
+    return [replace(turn, dataset=name) for turn in turns] if name else turns
 
 
-def turns_hash(settings: Settings, which: str) -> str:
-    """SHA-256 of all files that the `train` or `test` turns are read from: what a stage records as its input."""
-    files = [data_file(settings, which)]
-    qrels = qrels_file(settings, which)
-    if qrels is not None:
-        files += [qrels, *(mtrag.rewrite_files(qrels) if settings.data.format == "mtrag" else [])]
-    return sha256(*files)
+def held_out(settings: Settings, name: str) -> tuple[float, float]:
+    """The shares of a `train` file's conversations that are kept out of training: for testing, for development."""
+    test_share = settings.data.test_share if file_with(settings, "test", name) == "train" else None
+    return test_share or 0.0, settings.data.development_share
+
+
+def part_of(turns: Sequence[Turn], split: str, test_share: float, development_share: float) -> list[Turn]:
+    """The turns of one split of a file: whole conversations, first training, then development, then test.
+
+    Args:
+        turns: of the file; a conversation stands where its first turn does.
+        split: `train`, `development` or `test`.
+        test_share: share of the conversations.
+        development_share: share of those that are not for testing.
+    """
+    conversations = list(dict.fromkeys(turn.group for turn in turns))
+    test = len(conversations) - rounded_up(test_share * len(conversations))
+    development = test - rounded_up(development_share * test)
+    start, end = {"train": (0, development), "development": (development, test), "test": (test, None)}[split]
+    members = set(conversations[start:end])
+    return [turn for turn in turns if turn.group in members]
+
+
+def rounded_up(number: float) -> int:
+    """The next whole number, where less than a hundredth counts for nothing: 0.3334 of 27, 9.0018, is 9."""
+    return max(1, math.ceil(number - 0.01)) if number else 0
+
+
+def turns_hash(settings: Settings, split: str) -> str | dict[str, Any]:
+    """What a stage records of the turns that it reads: SHA-256 of all files that they come from.
+
+    Returns:
+        One hash; with `data.sets` one for each set that has turns of the split. Where turns of these files are held
+        out, the hashes are `files`, beside the shares.
+    """
+    check_files(settings, split)
+    hashes = {}
+    for name in sets_with(settings, split):
+        field = file_with(settings, split, name)
+        files, qrels = [data_file(settings, field, name)], qrels_file(settings, field, name)
+        if qrels is not None:
+            files += [qrels, *(mtrag.rewrite_files(qrels) if settings.data.format == "mtrag" else [])]
+        hashes[name] = sha256(*files)
+    data, shares = settings.data, {}
+    if data.test_share is not None:
+        shares["test_share"] = data.test_share
+    if data.development_share and split != "test":
+        shares["development_share"] = data.development_share
+    return {"files": by_set(hashes)} | shares if shares else by_set(hashes)
 
 
 def read_turns(path: Path, limit: int | None = None) -> list[Turn]:

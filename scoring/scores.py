@@ -2,12 +2,12 @@
 
     python -m scoring.scores --config configs/quickstart.yaml
 
-Reads the turns, the collection, `<run>/candidates` and `<run>/rankings`; writes `<run>/scores`: `{"id", "lists":
+Reads the turns, the collections, `<run>/candidates` and `<run>/rankings`; writes `<run>/scores`: `{"id", "lists":
 [{"documents", "value", "answer", "error", "rule", "key", "stats", ...}], "list_of": [index per candidate]}`.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from core.records import Score, Turn
 from core.runtime import log, process, run_command, set_up_logging, use_cores
 from core.settings import GeneratorSettings, ScoringSettings, Settings, rewriter_model
 from core.stages import carry_out, shared_out
-from retrieval.collection import Collection, collection_of
+from retrieval.collection import Collection, collections_of, identities_of
 from rewriter.conversations import turns_hash, turns_of
 from scoring.labels import check_labels, parts_of, settings_read
 
@@ -78,7 +78,8 @@ def scores_stage(settings: Settings) -> Stage:
         del generator[name]
     decided = settings_read(settings.scoring) | generator
     rankings, train = completed(settings.run_dir / "rankings"), turns_hash(settings, "train")
-    rankings.expect(inputs={"corpus": collection_of(settings).identity}, settings={"k": settings.retrieval.k})
+    corpus = identities_of(collections_of(settings))
+    rankings.expect(inputs={"corpus": corpus}, settings={"k": settings.retrieval.k})
     completed(settings.run_dir / "candidates").expect(inputs={"train": train}, settings={"limit": settings.run.limit})
     inputs = {
         "rankings": rankings.identity(),
@@ -130,11 +131,11 @@ def make_scores(settings: Settings) -> Stage:
         return shared_out(sorted(jobs, key=lambda job: job.id), BATCH)
 
     def worker():
-        collection = collection_of(settings)
+        collections = collections_of(settings)
         judge = judge_of(generator_model(settings), settings.scoring, settings.generator, names, settings.run.seed)
 
         def make(jobs: list[Job]) -> list[dict[str, Any]]:
-            scored = iter(score_lists(judge, names, settings, jobs, collection))
+            scored = iter(score_lists(judge, names, settings, jobs, collections))
             return [{"id": job.id, "lists": [next(scored) for _ in job.lists], "list_of": job.list_of} for job in jobs]
 
         return make
@@ -195,12 +196,16 @@ def judge_of(
 
 
 def score_lists(
-    judge, names: list[str], settings: Settings, jobs: list[Job], collection: Collection
+    judge, names: list[str], settings: Settings, jobs: list[Job], collections: Mapping[str, Collection]
 ) -> list[dict[str, Any]]:
     """Score the document lists of several turns; one JSON-ready record each, in order."""
     from scoring.rewards import weighted
 
-    items = [item_of(job, i, settings.scoring.question, collection) for job in jobs for i in range(len(job.lists))]
+    items = [
+        item_of(job, i, settings.scoring.question, collections[job.turn.dataset])
+        for job in jobs
+        for i in range(len(job.lists))
+    ]
     scored = iter(judge.scores(items, names))
     made = []
     for job in jobs:

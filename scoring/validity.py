@@ -3,17 +3,17 @@
     python -m scoring.validity --config configs/quickstart.yaml --output validity
     python -m scoring.validity --input items.jsonl --model Qwen/Qwen2.5-1.5B-Instruct --output validity
 
-With `--config`, the labelled turns of `data.train` (or of `data.test`) make the lists: for each turn one gold passage
-among retrieved ones, and a list of equal length that lacks it; then one gold passage with 4 random and with 4
-retrieved ones. With `--input` (items as in `scoring.utility`, with `is_relevant`) an item's own passages are used.
-Writes `validity.json`, `validity.md` and `validity.svg`.
+With `--config`, the labelled training turns make the lists, or held-out ones where no training turn is labelled: for
+each turn one gold passage among retrieved ones, and a list of equal length that lacks it; then one gold passage with 4
+random and with 4 retrieved ones. With `--input` (items as in `scoring.utility`, with `is_relevant`) an item's own
+passages are used. Writes `validity.json`, `validity.md` and `validity.svg`.
 """
 
 import argparse
 import html
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,13 @@ from scipy.stats import binomtest, kendalltau
 
 from core.artifacts import write_atomic, write_json
 from core.errors import InputError
+from core.inputs import splits_of
 from core.read_settings import read_settings
 from core.records import Turn
 from core.runtime import Progress, log, run_command, set_up_logging
 from core.settings import GeneratorSettings, ScoringSettings, Settings
-from retrieval.collection import Collection, collection_of
-from retrieval.retriever import retriever_of
+from retrieval.collection import Collection, collections_of
+from retrieval.retriever import RetrieverOfSets
 from rewriter.conversations import turns_of
 from scoring import grogu
 from scoring.answers import exact_match
@@ -63,19 +64,25 @@ def gold_and_without(
     return [*others[:place], rng.choice(sorted(relevant)), *others[place : k - 1]], others
 
 
-def questions_of(turns: Sequence[Turn], collection: Collection, settings: Settings, seed: int) -> list[Question]:
+def questions_of(
+    turns: Sequence[Turn], collections: Mapping[str, Collection], settings: Settings, seed: int
+) -> list[Question]:
     """For each turn with a gold document: `gold` and `without`, and one gold document with 4 `random` and with 4
     `retrieved` ones. Documents are retrieved with the turn's `rewrite`, or its question where it has none."""
     from scoring.generator import GenerationInput
     from scoring.rewards import RewardInput
 
     rng = random.Random(seed)
-    judged = [turn for turn in turns if any(g >= 1 and d in collection for d, g in turn.relevant.items())]
+    judged = [
+        turn for turn in turns if any(g >= 1 and d in collections[turn.dataset] for d, g in turn.relevant.items())
+    ]
     if not judged:
         raise InputError("no turn has a `relevant` document that is in the collection.")
-    hits = retriever_of(settings.retrieval, collection).search([turn.rewrite or turn.question for turn in judged], 50)
+    queries = [(turn.dataset, turn.rewrite or turn.question) for turn in judged]
+    hits = RetrieverOfSets(settings.retrieval, collections).search(queries, 50)
     found = []
     for turn, ranked in zip(judged, hits, strict=True):
+        collection = collections[turn.dataset]
         relevant = {doc for doc, grade in turn.relevant.items() if grade >= 1}
         retrieved = [hit.doc for hit in ranked]
         drawn = collection.ids(rng.sample(range(len(collection)), min(len(collection), 60)))
@@ -273,7 +280,7 @@ def main() -> None:
     parser.add_argument("--entailment", help="entailment model of Delta-SePer, or `exact`")
     parser.add_argument("--rewards", nargs="+", choices=REWARDS, help="default: all but those of Delta-SePer")
     parser.add_argument("--output", type=Path, required=True, help="folder for validity.json, .md and .svg")
-    parser.add_argument("--limit", type=int, help="use the first N turns or items; default all")
+    parser.add_argument("--limit", type=int, help="use the first N turns of each data set, or N items; default all")
     parser.add_argument("--seed", type=int, default=0, help="of the lists (default 0)")
     arguments, arguments.settings = parser.parse_known_args()
     if bool(arguments.config) == bool(arguments.input):
@@ -322,16 +329,16 @@ def check_generator(arguments: argparse.Namespace) -> None:
     log.info("\n%s\nvalidity -> %s", table_of(made), arguments.output)
 
 
-def labelled(settings: Settings, limit: int | None) -> tuple[list[Turn], Collection]:
-    """Turns with labels, those of `data.train` if it has them, and the collection.
+def labelled(settings: Settings, limit: int | None) -> tuple[list[Turn], dict[str, Collection]]:
+    """Turns with labels, training turns if they have them, and the collections.
 
     Raises:
         InputError: no turn names a relevant document.
     """
-    for which in ("train", "test"):
-        turns = [turn for turn in turns_of(settings, which, limit) if turn.relevant]
+    for split in splits_of(settings):
+        turns = [turn for turn in turns_of(settings, split, limit) if turn.relevant]
         if turns:
-            return turns, collection_of(settings)
+            return turns, collections_of(settings)
     raise InputError("neither `data.train` nor `data.test` has turns with `relevant` documents.")
 
 

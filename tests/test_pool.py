@@ -116,7 +116,7 @@ def test_evaluation_with_a_pool_needs_no_model_and_says_pooled(flags, tmp_path):
     assert list(made["by_kind"]) == ["first", "follow_up", "switch", "return"]
     assert {depth: part["turns"] for depth, part in made["by_depth"].items()} == {"1": 2, "2": 2, "3": 1, "4-6": 1}
     table = (tmp_path / "run/evaluation/table.md").read_text()
-    assert table.startswith(label_of(True)) and "*pooled*" in table and table in done.stdout
+    assert table.startswith(label_of({"pooled": True})) and "*pooled*" in table and table in done.stdout
     assert f"pool: {len(pool_of(read_settings('', flags)))} of 11 passages, 5 of them gold" in done.stdout
 
 

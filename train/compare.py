@@ -76,10 +76,10 @@ def copy_whole(source: Path, target: Path) -> None:
 
 def table_of(runs: list[Path]) -> str:
     """One row per reward: MRR@10 and EM of each system, pairs, and the seconds that scoring took."""
-    rows, pooled = [], False
+    rows, label = [], ""
     for run in runs:
         made = read_json(run / "evaluation" / "metrics.json")
-        measured, pooled = made["systems"], pooled or made.get("pooled", False)
+        measured, label = made["systems"], label_of(made)  # of all runs
         scores, pairs = (read_json(run / stage / "manifest.json") for stage in ("scores", "pairs"))
         rows.append(
             [
@@ -90,7 +90,7 @@ def table_of(runs: list[Path]) -> str:
             ]
         )
     head = ["reward", *(f"{s} {m}" for s in SYSTEMS for m in ("MRR@10", "EM")), "pairs", "scoring s"]
-    return label_of(pooled) + grid(head, rows)
+    return label + grid(head, rows)
 
 
 def main() -> None:

@@ -21,11 +21,11 @@ import time
 from dataclasses import replace
 
 from core.artifacts import Stage, completed, hold
-from core.inputs import corpus_source, data_file, same_data
+from core.inputs import check_files, corpus_source, same_data, set_names
 from core.read_settings import read_settings
 from core.runtime import log, peak_memory_mb, process, run_command, set_up_logging, use_cores, wait_for_all
 from core.settings import STAGES, Settings, as_plain, rewriter_model
-from retrieval.collection import collection_of
+from retrieval.collection import collections_of
 from retrieval.rankings import make_rankings
 from rewriter.candidates import make_candidates
 from scoring.pairs import make_pairs
@@ -127,13 +127,14 @@ def prepare(settings: Settings) -> None:
     wait_for_all()
     make_pool(settings)
     last = settings.run.until or STAGES[-1]
-    for which in ("train", *(["test"] if last == "evaluation" else [])):
-        data_file(settings, which)
-    corpus_source(settings)
+    for split in ("train", *([settings.data.evaluate_on] if last == "evaluation" else [])):
+        check_files(settings, split)
+    for name in set_names(settings):
+        corpus_source(settings, name)
     for section in ("sft", "dpo"):
         trainer_config(section, settings, settings.run_dir / section / "checkpoints")
     if STAGES.index(last) >= STAGES.index("rankings"):
-        collection_of(settings)  # a bad passage is named before anything is sampled
+        collections_of(settings)  # a bad passage is named before anything is sampled
     if STAGES.index(last) >= STAGES.index("scores"):
         check_scoring(settings)
     if STAGES.index(last) >= STAGES.index("sft"):

@@ -5,10 +5,11 @@
 Systems: `original` (the question as it stands), `history` (all user turns joined), `base` (the untrained rewriter),
 `base_examples` (the same with `rewriter.examples` in its prompt), `sft`, `dpo`, `reference` (a person's rewrite).
 Writes `<run>/evaluation`: one record per turn, TREC runs and qrels, `per_turn.jsonl`, `metrics.json` and `table.md`.
+With several data sets, results are also split by set.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from core.artifacts import Stage, completed
@@ -18,8 +19,8 @@ from core.records import Turn
 from core.runtime import log, process, run_command, set_up_logging, use_cores, wait_for_all
 from core.settings import Settings, rewriter_model
 from core.stages import carry_out, shared_out
-from retrieval.collection import Collection, collection_of
-from retrieval.retriever import recorded, retriever_of
+from retrieval.collection import Collection, collections_of, identities_of
+from retrieval.retriever import RetrieverOfSets, recorded_of_sets
 from rewriter.conversations import turns_hash, turns_of
 from rewriter.prompts import RewritePrompt, search_query, user_turns
 from scoring.scores import generator_model
@@ -38,8 +39,8 @@ def chosen_systems(settings: Settings, turns: list[Turn]) -> list[str]:
     """
     if not any(turn.relevant or turn.answers for turn in turns):
         raise InputError(
-            "the test turns have neither `relevant` nor `answers`: nothing can be measured. Add them to `data.test`, "
-            "or stop at the adapter with `--run.until dpo`."
+            f"the {settings.data.evaluate_on} turns have neither `relevant` nor `answers`: nothing can be measured. "
+            "Add them to the file of these turns, or stop at the adapter with `--run.until dpo`."
         )
     measured = [turn for turn in turns if turn.relevant or (settings.evaluation.answers and turn.answers)]
     missing = sum(not turn.rewrite for turn in measured)
@@ -53,33 +54,36 @@ def chosen_systems(settings: Settings, turns: list[Turn]) -> list[str]:
 
 
 def check_test(settings: Settings) -> None:
-    """Read test turns and collection, and say what of the evaluation they do not allow.
+    """Read held-out turns and collections, and say what of the evaluation they do not allow.
 
     Raises:
-        InputError: nothing can be measured, or no relevant document is in the collection.
+        InputError: nothing can be measured, or no relevant document of a data set is in its collection.
     """
-    turns = turns_of(settings, "test", settings.run.limit)
+    turns = turns_of(settings, settings.data.evaluate_on, settings.run.limit)
     if len(chosen_systems(settings, turns)) < len(settings.evaluation.systems):
         log.warning("evaluation: no `reference` row; not every test turn that is measured has a `rewrite`")
-    collection = collection_of(settings)
-    named = [doc for turn in turns for doc, grade in turn.relevant.items() if grade >= 1]
-    unknown = [doc for doc in named if doc not in collection]
-    if unknown and len(unknown) == len(named):
-        raise InputError(
-            f"no `relevant` document of the test turns is in the collection; the first is `{unknown[0]}`."
-        )
-    if unknown:
-        log.warning("evaluation: %d of %d relevant documents are not in the collection (first: `%s`)",
-                    len(unknown), len(named), unknown[0])  # fmt: skip
+    for name, collection in collections_of(settings).items():
+        of_set = f" of `data.sets.{name}`" if name else ""
+        own = [turn for turn in turns if turn.dataset == name]
+        named = [doc for turn in own for doc, grade in turn.relevant.items() if grade >= 1]
+        unknown = [doc for doc in named if doc not in collection]
+        if unknown and len(unknown) == len(named):
+            raise InputError(
+                f"no `relevant` document of the {settings.data.evaluate_on} turns is in the collection{of_set}; the "
+                f"first is `{unknown[0]}`."
+            )
+        if unknown:
+            log.warning("evaluation: %d of %d relevant documents are not in the collection%s (first: `%s`)",
+                        len(unknown), len(named), of_set, unknown[0])  # fmt: skip
 
 
 def evaluation_stage(settings: Settings) -> Stage:
     """The stage's folder with what decides its content."""
     systems, answers, rule = settings.evaluation.systems, settings.evaluation.answers, settings.scoring
-    collection = collection_of(settings)
+    collections, split = collections_of(settings), settings.data.evaluate_on
     decided = {
         "evaluation": {"systems": systems, "answers": answers},
-        "retrieval": recorded(settings.retrieval, collection),
+        "retrieval": recorded_of_sets(settings.retrieval, collections),
         "limit": settings.run.limit,
     }
     if answers:
@@ -94,7 +98,7 @@ def evaluation_stage(settings: Settings) -> Stage:
         }
         decided["rewriter"] |= {"question_weight": options.question_weight} if options.query == "joined" else {}
         decided["rewriter"] |= {"examples": options.examples} if "base_examples" in systems else {}
-    inputs = {"test": turns_hash(settings, "test"), "corpus": collection.identity}
+    inputs = {split: turns_hash(settings, split), "corpus": identities_of(collections)}
     for name in ("sft", "dpo"):
         if name in systems:
             inputs[name] = completed(settings.run_dir / name).identity()
@@ -134,12 +138,12 @@ def evaluate(settings: Settings) -> Stage:
     """Bring the stage to its end and print the table."""
     from train.tables import write_report
 
-    turns = turns_of(settings, "test", settings.run.limit)
+    turns = turns_of(settings, settings.data.evaluate_on, settings.run.limit)
     systems = chosen_systems(settings, turns)
 
     def worker():
-        collection = collection_of(settings)
-        retriever = retriever_of(settings.retrieval, collection)
+        collections = collections_of(settings)
+        retriever = RetrieverOfSets(settings.retrieval, collections)
         queries_of = rewriters(settings, systems)
         generator = None
         if settings.evaluation.answers:
@@ -160,14 +164,15 @@ def evaluate(settings: Settings) -> Stage:
                         search_query(turn.question, rewrite, settings.rewriter)
                         for turn, rewrite in zip(batch, rewrites, strict=True)
                     ]
-                hits = retriever.search(queries, settings.retrieval.depth)
+                asked = [(turn.dataset, query) for turn, query in zip(batch, queries, strict=True)]
+                hits = retriever.search(asked, settings.retrieval.depth)
                 found[name] = [
                     {"query": query, "hits": [[hit.doc, hit.score] for hit in some]}
                     | ({"rewrite": rewrite} if rewrite != query else {})
                     for query, rewrite, some in zip(queries, rewrites, hits, strict=True)
                 ]
             if generator is not None:
-                add_answers(generator, settings, batch, found, collection)
+                add_answers(generator, settings, batch, found, collections)
             return [
                 {"id": turn.id, "systems": {name: found[name][i] for name in systems}} for i, turn in enumerate(batch)
             ]
@@ -182,7 +187,11 @@ def evaluate(settings: Settings) -> Stage:
 
 
 def add_answers(
-    generator, settings: Settings, batch: list[Turn], found: dict[str, list[dict]], collection: Collection
+    generator,
+    settings: Settings,
+    batch: list[Turn],
+    found: dict[str, list[dict]],
+    collections: Mapping[str, Collection],
 ) -> None:
     """Answer each turn from each system's documents, equal lists once; add `answer` and `key_entropy`."""
     from scoring.generator import GenerationInput
@@ -190,11 +199,11 @@ def add_answers(
 
     rule = settings.scoring
 
-    def texts_of(row: dict[str, Any]) -> list[str]:
-        return collection.contents([doc for doc, _ in row["hits"][: settings.retrieval.k]])
+    def texts_of(turn: Turn, row: dict[str, Any]) -> list[str]:
+        return collections[turn.dataset].contents([doc for doc, _ in row["hits"][: settings.retrieval.k]])
 
     rows = [(turn, found[name][i]) for i, turn in enumerate(batch) for name in found]
-    readings = [GenerationInput.of(turn.history, turn.question, texts_of(row)) for turn, row in rows]
+    readings = [GenerationInput.of(turn.history, turn.question, texts_of(turn, row)) for turn, row in rows]
     answered = generator.answers(readings)
     for (_, row), one in zip(rows, answered, strict=True):
         score = score_of(one.stats, one.answer, "key_entropy", rule.alpha, rule.fallback, rule.fallback_by)

@@ -2,19 +2,20 @@
 
     python -m train.pool --config configs/topiocqa.yaml --data.pool 50
 
-Reads the turns that `data.train` and `data.test` name, and the whole collection; writes `<run>/data/pool.jsonl`, a
-collection like any other, and `<run>/data/pool.json`, which says what it was made from. The whole run and the
-evaluation make it before anything else. It is there whole or not at all.
+Reads all training and held-out turns, and the whole collection; writes `<run>/data/pool.jsonl`, a collection like any
+other, and `<run>/data/pool.json`, which says what it was made from. With `data.sets`, each set has a pool of its own,
+`pool-<set>.jsonl`. The whole run and the evaluation make it before anything else. It is there whole or not at all.
 """
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from core.artifacts import read_json, write_atomic, write_json
+from core.artifacts import changes, read_json, write_atomic, write_json
 from core.errors import InputError
-from core.inputs import pool_file, whole_corpus
+from core.inputs import key_of, pool_file, set_names, splits_of, whole_corpus
 from core.read_settings import read_settings
 from core.records import Turn, plain
 from core.runtime import Progress, log, process, run_command, set_up_logging, wait_for_all
@@ -33,21 +34,23 @@ def make_pool(settings: Settings) -> None:
         InputError: the run folder holds a pool made from something else; names the difference.
     """
     if settings.data.pool and process()[0] == 0:
-        write_pool(settings)
+        for name in set_names(settings):
+            write_pool(settings, name)
     wait_for_all()
 
 
-def write_pool(settings: Settings) -> None:
-    """Write the pool and its note, or find that they are there."""
-    path = pool_file(settings)
-    note, plan = path.with_suffix(".json"), plan_of(settings)
+def write_pool(settings: Settings, name: str) -> None:
+    """Write the pool of a data set and its note, or find that they are there."""
+    path = pool_file(settings, name)
+    note, plan = path.with_suffix(".json"), plan_of(settings, name)
     if note.exists() and path.exists():
-        refuse_to_mix(settings, read_json(note)["plan"], plan)
+        refuse_to_mix(path, read_json(note)["plan"], plan)
         log.info("pool: complete, nothing to do (%s)", path)
         return
-    turns = [turn for which in named_splits(settings) for turn in turns_of(settings, which, settings.run.limit)]
+    all_turns = [turn for split in splits_of(settings) for turn in turns_of(settings, split, settings.run.limit)]
+    turns = [turn for turn in all_turns if turn.dataset == name]
     gold = {doc for turn in turns for doc, grade in turn.relevant.items() if grade >= 1}
-    collection = collection_of(settings, whole_corpus(settings))
+    collection = collection_of(settings, whole_corpus(settings, name))
     bm25 = retriever_of(bm25_settings(settings.retrieval), collection)
     kept = gold | negatives_of(turns, bm25, settings.data.pool)
     counts = {"passages": 0, "gold": 0, "collection": 0}
@@ -68,40 +71,27 @@ def write_pool(settings: Settings) -> None:
     log.info("pool: %(passages)d of %(collection)d passages, %(gold)d of them gold -> %(path)s", said)
 
 
-def named_splits(settings: Settings) -> list[str]:
-    """The splits that the run has: `train`, `test` or both."""
-    if settings.data.format == "tiny_world":
-        return ["train", "test"]
-    return [which for which in ("train", "test") if getattr(settings.data, which)]
-
-
-def plan_of(settings: Settings) -> dict[str, Any]:
-    """Everything that decides what is in the pool, under the names of the settings."""
+def plan_of(settings: Settings, name: str) -> dict[str, Any]:
+    """Everything that decides what is in the pool of a data set, under the names of the settings."""
     rule = bm25_settings(settings.retrieval)
     decided = {f"retrieval.{name}": getattr(rule, name) for name in ("engine", "analyzer", "k1", "b")}
-    inputs = {f"data.{which}": turns_hash(settings, which) for which in named_splits(settings)}
-    inputs["data.corpus"] = collection_of(settings, whole_corpus(settings)).identity
+    inputs = {f"data.{split}": turns_hash(settings, split) for split in splits_of(settings)}
+    inputs[key_of("corpus", name)] = collection_of(settings, whole_corpus(settings, name)).identity
     return {"data.pool": settings.data.pool, "run.limit": settings.run.limit} | decided | inputs
 
 
-def refuse_to_mix(settings: Settings, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise when the pool that is there was made from something else."""
-    changed = [
-        f"`{key}` was {before.get(key)!r}, is {now.get(key)!r}"
-        for key in sorted({*before, *now})
-        if before.get(key) != now.get(key)
-    ]
+def refuse_to_mix(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raise when the pool at `path` was made from something else."""
+    changed = [text for key in sorted({*before, *now}) for text in changes(key, before.get(key), now.get(key))]
     if changed:
-        raise InputError(
-            f"{pool_file(settings)} was made from something else: {'; '.join(changed)}. Use another `--run.dir`."
-        )
+        raise InputError(f"{path} was made from something else: {'; '.join(changed)}. Use another `--run.dir`.")
 
 
 def negatives_of(turns: Sequence[Turn], retriever: Retriever, number: int) -> set[str]:
     """What BM25 finds for each turn's question, and for its rewrite where it has one.
 
     Args:
-        turns: of all splits.
+        turns: of all splits of the data set.
         retriever: over the whole collection.
         number: passages for each query that are not the turn's own gold passages, best first.
     """

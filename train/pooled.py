@@ -1,27 +1,31 @@
 """Several runs of one configuration together: the result table of their mean, and comparisons over all of them.
 
     python -m train.pooled runs/quickstart-1 runs/quickstart-2 runs/quickstart-3
+    python -m train.pooled runs/mtrag-1 runs/mtrag-2 --measures MRR@10 R@10 nDCG@3 F1
 
-A turn's value is its mean over the runs; conversations, not runs, are what is resampled.
+A turn's value is its mean over the runs; conversations, not runs, are what is resampled. With several data sets, the
+tables of each set follow those of all turns.
 """
 
 import argparse
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from core.artifacts import read_json, read_json_lines
 from core.errors import InputError
 from core.runtime import run_command
-from retrieval.metrics import compare
-from train.tables import COMPARED, comparison_table, grid, label_of, mean, shown
+from retrieval.metrics import DEFAULT, compare
+from train.tables import ANSWER_MEASURES, COMPARED, comparison_table, grid, label_of, mean, shown
 
 SHOWN = ("MRR@10", "R@10", "EM")
+Values = dict[str, dict[str, dict[str, float]]]  # measure -> system -> turn -> value
 
 
-def mean_over_runs(runs: list[Path]) -> tuple[dict[str, dict[str, dict[str, float]]], dict[str, str]]:
-    """measure -> system -> turn -> mean value, and turn -> conversation.
+def mean_over_runs(runs: list[Path], measures: Sequence[str]) -> tuple[Values, dict[str, str], dict[str, str]]:
+    """The mean value of every turn, turn -> conversation, and turn -> data set.
 
     Raises:
         InputError: a run has no evaluation, or other turns than the first.
@@ -30,19 +34,21 @@ def mean_over_runs(runs: list[Path]) -> tuple[dict[str, dict[str, dict[str, floa
         raise InputError(f"a run is named twice: {', '.join(map(str, runs))}.")
     values: dict = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     groups: dict[str, str] = {}
+    datasets: dict[str, str] = {}
     for run in runs:
         path = run / "evaluation" / "per_turn.jsonl"
         for number, line in read_json_lines(path):
             try:
                 turn, system, groups[line["id"]] = line["id"], line["system"], line["conversation"]
-                for measure in set(SHOWN) & line.keys():
+                datasets[turn] = line.get("dataset", "")
+                for measure in set(measures) & line.keys():
                     if not math.isfinite(line[measure]):
                         raise ValueError(f"`{measure}` is no finite number")
                     values[measure][system][turn].append(line[measure])
             except (KeyError, TypeError, ValueError) as error:
                 raise InputError(f"{path}:{number}: not a line of an evaluation ({error}).") from error
     if not values:
-        raise InputError(f"{runs[0]}: its evaluation has none of {', '.join(SHOWN)}.")
+        raise InputError(f"{runs[0]}: its evaluation has none of {', '.join(measures)}.")
     for measure, systems in values.items():
         turns = {turn for seen in systems.values() for turn in seen}
         for system, seen in systems.items():
@@ -53,29 +59,56 @@ def mean_over_runs(runs: list[Path]) -> tuple[dict[str, dict[str, dict[str, floa
                         f"{len(runs)} runs; they need the same test turns and systems."
                     )
                 seen[turn] = sum(seen[turn]) / len(seen[turn])
-    return values, groups
+    return values, groups, datasets
+
+
+def tables_of(values: Values, groups: dict[str, str], measures: Sequence[str], resamples: int) -> str:
+    """The result table of some turns, and their comparisons.
+
+    Args:
+        values: of every turn.
+        groups: the turns -> conversation; other turns are left out.
+        measures: columns of the table.
+        resamples: of every comparison.
+    """
+    own: Values = {
+        measure: {
+            system: {turn: value for turn, value in seen.items() if turn in groups} for system, seen in systems.items()
+        }
+        for measure, systems in values.items()
+    }
+    systems = list(dict.fromkeys(system for measure in measures for system in own.get(measure, {})))
+    means = [[name, *(shown(mean(own.get(m, {}).get(name, {}))) for m in measures)] for name in systems]
+    comparisons = [
+        {"a": a, "b": b, "metric": m} | asdict(compare(own[m][a], own[m][b], groups, resamples))
+        for a, b in COMPARED
+        for m in measures
+        if own.get(m, {}).get(a) and own.get(m, {}).get(b)
+    ]
+    return grid(["system", *measures], means) + (f"\n{comparison_table(comparisons)}" if comparisons else "")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, help="run folders with an evaluation of the same test turns")
+    parser.add_argument(
+        "--measures", nargs="+", default=list(SHOWN), choices=(*DEFAULT, *ANSWER_MEASURES), metavar="NAME",
+        help=f"columns, of {', '.join((*DEFAULT, *ANSWER_MEASURES))} (default {' '.join(SHOWN)})",
+    )  # fmt: skip
     parser.add_argument("--resamples", type=int, default=10000, help="resamples per comparison (default 10000)")
     arguments = parser.parse_args()
     if arguments.resamples < 1:
         raise InputError(f"`--resamples` must be at least 1, got {arguments.resamples}.")
-    values, groups = mean_over_runs(arguments.runs)
-    systems = list(dict.fromkeys(system for measure in SHOWN for system in values.get(measure, {})))
-    means = [[name, *(shown(mean(values.get(m, {}).get(name, {}))) for m in SHOWN)] for name in systems]
+    measures = list(dict.fromkeys(arguments.measures))
+    values, groups, datasets = mean_over_runs(arguments.runs, measures)
+    labels = [label_of(read_json(run / "evaluation" / "metrics.json")) for run in arguments.runs]
     print(f"mean of {len(arguments.runs)} runs, {len(groups)} turns\n")
-    pooled = any(read_json(run / "evaluation" / "metrics.json").get("pooled") for run in arguments.runs)
-    print(label_of(pooled) + grid(["system", *SHOWN], means))
-    comparisons = [
-        {"a": a, "b": b, "metric": m} | asdict(compare(values[m][a], values[m][b], groups, arguments.resamples))
-        for a, b in COMPARED
-        for m in SHOWN
-        if values.get(m, {}).get(a) and values.get(m, {}).get(b)
-    ]
-    print(comparison_table(comparisons))
+    print("".join(dict.fromkeys(labels)) + tables_of(values, groups, measures, arguments.resamples))
+    names = list(dict.fromkeys(datasets.values()))
+    for name in names if len(names) > 1 else []:
+        members = {turn: group for turn, group in groups.items() if datasets[turn] == name}
+        print(f"{name}: {len(members)} turns\n")
+        print(tables_of(values, members, measures, arguments.resamples))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From evaluation records to figures: measures per turn, means by system and kind, comparisons, files, table."""
+"""From evaluation records to figures: measures per turn, means by system and part, comparisons, files, table."""
 
 import html
 import json
@@ -22,6 +22,9 @@ SPLIT = ("MRR@10", "EM", "F1")  # measures that are shown for each kind of turn 
 POOLED = (
     "Collection: *pooled*, gold passages and some that are like them. Figures on a pool are higher than on the whole "
     "collection and compare with others on the same pool only.\n\n"
+)
+DEVELOPMENT = (
+    "Turns: *development*. Settings are chosen with them; figures to report come from `data.evaluate_on: test`.\n\n"
 )
 COMPARED = (("dpo", "base"), ("dpo", "sft"), ("sft", "base"), ("dpo", "original"))
 PerTurn = dict[str, dict[str, dict[str, float]]]  # system -> measure -> turn -> value
@@ -48,7 +51,7 @@ def mean(values: dict[str, float]) -> float | None:
 
 
 def figures(values: PerTurn, turns: Sequence[Turn], settings: Settings) -> dict[str, Any]:
-    """What `metrics.json` holds: counts, means by system, by kind of turn and by depth, comparisons."""
+    """What `metrics.json` holds: counts, means by system, by data set, kind of turn and depth, comparisons."""
     groups = group_of(turns)
     judged = sum(any(grade >= 1 for grade in turn.relevant.values()) for turn in turns)
     systems = {name: {m: mean(v) for m, v in measures.items() if v} for name, measures in values.items()}
@@ -66,9 +69,11 @@ def figures(values: PerTurn, turns: Sequence[Turn], settings: Settings) -> dict[
         "turns": {"evaluated": judged, "total": len(turns), "answered": sum(bool(turn.answers) for turn in turns)},
         "retriever": asdict(settings.retrieval),
         "pooled": settings.data.pool is not None,
+        "evaluated_on": settings.data.evaluate_on,
         "systems": systems,
-        "by_kind": split(values, {turn.id: turn.kind for turn in turns}, KINDS),
-        "by_depth": split(values, {turn.id: depth_of(turn) for turn in turns}, DEPTHS),
+        "by_dataset": by_dataset(values, turns),
+        "by_kind": split(values, {turn.id: turn.kind for turn in turns}, KINDS, SPLIT),
+        "by_depth": split(values, {turn.id: depth_of(turn) for turn in turns}, DEPTHS, SPLIT),
         "comparisons": comparisons,
     }
 
@@ -78,13 +83,24 @@ def depth_of(turn: Turn) -> str:
     return str(turn.depth) if turn.depth <= 3 else "4-6" if turn.depth <= 6 else "7+"
 
 
-def split(values: PerTurn, part_of: dict[str, str], order: Sequence[str]) -> dict[str, dict[str, Any]]:
+def by_dataset(values: PerTurn, turns: Sequence[Turn]) -> dict[str, dict[str, Any]]:
+    """Means of every measure for each data set, where there are several."""
+    set_of = {turn.id: turn.dataset for turn in turns}
+    names = list(dict.fromkeys(set_of.values()))
+    measures = list(dict.fromkeys(measure for of_system in values.values() for measure in of_system))
+    return split(values, set_of, names, measures) if len(names) > 1 else {}
+
+
+def split(
+    values: PerTurn, part_of: dict[str, str], order: Sequence[str], measures: Sequence[str]
+) -> dict[str, dict[str, Any]]:
     """Means of some measures for each part of the turns.
 
     Args:
         values: every measure of every system for every turn.
         part_of: turn -> part; turns whose part is empty are left out.
         order: parts in the order to show; others come after them, sorted.
+        measures: the measures.
 
     Returns:
         part -> number of `turns`, and system -> measure -> mean (None where no turn of the part has the labels).
@@ -98,19 +114,19 @@ def split(values: PerTurn, part_of: dict[str, str], order: Sequence[str]) -> dic
         part: {"turns": len(members[part])}
         | {
             name: {
-                m: mean({turn: value for turn, value in measures[m].items() if turn in members[part]})
-                for m in SPLIT
-                if measures.get(m)
+                m: mean({turn: value for turn, value in of_system[m].items() if turn in members[part]})
+                for m in measures
+                if of_system.get(m)
             }
-            for name, measures in values.items()
+            for name, of_system in values.items()
         }
         for part in present
     }
 
 
-def label_of(pooled: bool) -> str:
-    """What stands above a table: nothing, or that the collection is pooled."""
-    return POOLED if pooled else ""
+def label_of(made: dict[str, Any]) -> str:
+    """What stands above a table of these figures: that the collection is pooled, that the turns are not the test's."""
+    return (POOLED if made.get("pooled") else "") + (DEVELOPMENT if made.get("evaluated_on") == "development" else "")
 
 
 def table_of(made: dict[str, Any]) -> str:
@@ -118,7 +134,14 @@ def table_of(made: dict[str, Any]) -> str:
     systems = made["systems"]
     columns = list(dict.fromkeys(measure for measures in systems.values() for measure in measures))
     rows = [[name, *(shown(measures.get(c)) for c in columns)] for name, measures in systems.items()]
-    parts = [label_of(made["pooled"]) + grid(["system", *columns], rows)]
+    parts = [label_of(made) + grid(["system", *columns], rows)]
+    if made["by_dataset"]:
+        rows = [
+            [dataset, str(part["turns"]), name, *(shown(part[name].get(c)) for c in columns)]
+            for dataset, part in made["by_dataset"].items()
+            for name in systems
+        ]
+        parts.append(grid(["dataset", "turns", "system", *columns], rows))
     for title, cells in (("kind", made["by_kind"].items()), ("depth", made["by_depth"].items())):
         for measure in (m for m in SPLIT if m in columns and cells):
             rows = [[part, str(c["turns"]), *(shown(c[name].get(measure)) for name in systems)] for part, c in cells]
@@ -169,6 +192,7 @@ def write_report(stage: Stage, settings: Settings, turns: Sequence[Turn], system
     lines = [
         {
             "id": turn.id,
+            "dataset": turn.dataset,
             "conversation": turn.group,
             "kind": turn.kind,
             "depth": turn.depth,
