@@ -28,6 +28,28 @@ READS = dict.fromkeys(grogu.REWARDS, ("answer", "reply_tokens", "alpha", "fallba
 }
 
 
+def scoring_of(name: str) -> dict[str, str]:
+    """The `scoring` settings that a name stands for: `reward`, and after an `@` the `answer`."""
+    reward, _, answer = name.partition("@")
+    return {"reward": reward} | ({"answer": answer} if answer else {})
+
+
+def check_reward_name(flag: str, name: str, more: Sequence[str] = ()) -> None:
+    """Refuse a name that is neither a reward nor a GROGU reward with its answer, such as `key_entropy@logged`.
+
+    Raises:
+        InputError: names the flag, the value and the nearest reward.
+    """
+    reward, at, answer = name.partition("@")
+    known = [*REWARDS, *more]
+    if reward not in known:
+        raise InputError(f"`{flag} {name}`: {nearest(reward, known)}")
+    if at and (reward not in grogu.REWARDS or answer not in ("generated", "logged")):
+        raise InputError(
+            f"`{flag} {name}`: after `@`, a GROGU reward ({', '.join(grogu.REWARDS)}) takes `generated` or `logged`."
+        )
+
+
 def parts_of(rule: ScoringSettings) -> list[str]:
     """The rewards that a setting computes: one, or those that `weighted` adds up.
 

@@ -6,17 +6,23 @@ that it orders as their reciprocal ranks do, and the mean reciprocal rank of the
 lowest score.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from core.artifacts import completed
+from core.errors import InputError
 from core.records import TokenStats
-from core.settings import ScoringSettings
+from core.settings import ScoringSettings, Settings
+from retrieval.collection import collections_of
+from retrieval.retriever import RetrieverOfSets
+from rewriter.conversations import turns_of
 from scoring import grogu
+from scoring.references import reciprocal_rank
+
+DEPTH = 10  # of the rankings from which reciprocal ranks are taken
 
 
 @dataclass(frozen=True)
@@ -65,23 +71,46 @@ def pair_order(turns: Sequence[ScoredCandidates]) -> dict[str, float | int | Non
     }
 
 
-def scores_of_run(run: Path, rule: ScoringSettings) -> Iterator[tuple[str, dict[str, list[float | None]]]]:
-    """For each turn of a run, reward -> the score of each candidate: the run's own reward, and every GROGU reward
-    where the records hold token statistics.
+def pair_orders(settings: Settings) -> dict[str, dict[str, float | int | None]]:
+    """`pair_order` of every reward that the records of a run hold, by its name and answer (`key_entropy@logged`).
 
-    Args:
-        run: folder with the stages `candidates` to `scores`.
-        rule: the run's `scoring` settings.
+    The documents of each candidate are retrieved again, ten deep, for its reciprocal rank.
 
     Raises:
-        InputError: a stage is missing or not complete.
+        InputError: a stage is missing or not complete, or no training turn names a relevant document.
     """
+    rule, run = settings.scoring, settings.run_dir
+    turns = {turn.id: turn for turn in turns_of(settings, "train", settings.run.limit) if turn.relevant}
+    if not turns:
+        raise InputError(
+            "the training turns have no `relevant` documents: how rewards order candidates cannot be told."
+        )
+    retriever = RetrieverOfSets(settings.retrieval, collections_of(settings))
+    queries = {
+        record["id"]: [candidate["query"] for candidate in record["candidates"]]
+        for record in completed(run / "candidates").records()
+    }
+    by_reward: dict[str, list[ScoredCandidates]] = {}
     for record in completed(run / "scores").records():
-        lists = {rule.reward: [scored["value"] for scored in record["lists"]]}
-        if all(scored.get("stats") or scored.get("error") for scored in record["lists"]):
-            for reward in grogu.REWARDS:
-                lists[reward] = [grogu_value(scored, reward, rule) for scored in record["lists"]]
-        yield record["id"], {reward: [values[i] for i in record["list_of"]] for reward, values in lists.items()}
+        turn = turns.get(record["id"])
+        if turn is None or not queries[record["id"]]:
+            continue
+        hits = retriever.search([(turn.dataset, query) for query in queries[turn.id]], DEPTH)
+        ranks = tuple(reciprocal_rank([turn.relevant.get(hit.doc, 0) >= 1 for hit in some]) for some in hits)
+        for name, values in scores_by_reward(record["lists"], rule).items():
+            scores = tuple(values[i] for i in record["list_of"])
+            by_reward.setdefault(name, []).append(ScoredCandidates(scores, ranks))
+    return {name: pair_order(candidates) for name, candidates in by_reward.items()}
+
+
+def scores_by_reward(lists: Sequence[dict[str, Any]], rule: ScoringSettings) -> dict[str, list[float | None]]:
+    """The run's own reward of each document list of a turn, and every GROGU reward where the records hold token
+    statistics."""
+    if rule.reward not in grogu.REWARDS:
+        return {rule.reward: [scored["value"] for scored in lists]}
+    return {
+        f"{reward}@{rule.answer}": [grogu_value(scored, reward, rule) for scored in lists] for reward in grogu.REWARDS
+    }
 
 
 def grogu_value(scored: dict[str, Any], reward: str, rule: ScoringSettings) -> float | None:
@@ -90,3 +119,15 @@ def grogu_value(scored: dict[str, Any], reward: str, rule: ScoringSettings) -> f
         return None
     stats = TokenStats(**{name: tuple(values) for name, values in scored["stats"].items()})
     return grogu.score_of(stats, "", reward, rule.alpha, rule.fallback, rule.fallback_by, rule.log_ppl).value
+
+
+def order_table(orders: dict[str, dict[str, float | int | None]]) -> str:
+    """The figures in Markdown."""
+    lines = [
+        "| reward | candidate pairs | ordered as by reciprocal rank | MRR@10 of the best | of the worst | of all |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, order in orders.items():
+        cells = ["" if order[key] is None else f"{order[key]:.3f}" for key in ("share", "best", "worst", "mean")]
+        lines.append(f"| {name} | {order['pairs']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"

@@ -6,134 +6,49 @@
 With `--config`, the labelled training turns make the lists, or held-out ones where no training turn is labelled: for
 each turn one gold passage among retrieved ones, and a list of equal length that lacks it; then one gold passage with 4
 random and with 4 retrieved ones. With `--input` (items as in `scoring.utility`, with `is_relevant`) an item's own
-passages are used. Writes `validity.json`, `validity.md` and `validity.svg`.
+passages are used. Writes `validity.json`, `validity.md` and `validity.svg`. GROGU rewards score the generated answer;
+`key_entropy@logged` and the like score the logged reply.
+
+    python -m scoring.validity --config configs/smollm2.yaml --run runs/smollm2
+
+prints how the rewards of a run order the candidates of a turn, beside the order of their reciprocal ranks.
 """
 
 import argparse
 import html
-import random
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scipy.stats import binomtest, kendalltau
 
 from core.artifacts import write_atomic, write_json
 from core.errors import InputError
-from core.inputs import splits_of
 from core.read_settings import read_settings
-from core.records import Turn
 from core.runtime import Progress, log, run_command, set_up_logging
-from core.settings import GeneratorSettings, ScoringSettings, Settings
-from retrieval.collection import Collection, collections_of
-from retrieval.retriever import RetrieverOfSets
-from rewriter.conversations import turns_of
+from core.settings import GeneratorSettings, ScoringSettings
 from scoring import grogu
-from scoring.answers import exact_match
-from scoring.items import as_item, read_items
-from scoring.labels import NEEDS, REWARDS
+from scoring.answers import abstains, exact_match
+from scoring.items import read_items
+from scoring.labels import NEEDS, REWARDS, check_reward_name
+
+if TYPE_CHECKING:
+    from scoring.validity_cases import ValidityCase
 
 BATCH = 32
-LISTS = ("gold", "without")  # the two lists of each question; then, with a collection, `random` and `retrieved`
 
 
-@dataclass(frozen=True)
-class Question:
-    """A question with the document lists that are compared."""
-
-    id: str
-    lists: dict[str, Any]  # name -> scoring.rewards.Item
-
-
-def gold_and_without(
-    relevant: set[str], hits: Sequence[str], k: int, rng: random.Random
-) -> tuple[list[str], list[str]]:
-    """A list of k documents with one gold document, and one without, the same retrieved ones in both.
+def judged(
+    questions: Sequence["ValidityCase"], judge, names: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """The rewards of every list, with the generator's answers from it, and the seconds that each reward took.
 
     Args:
-        relevant: ids of the gold documents.
-        hits: retrieved ids in rank order, at least one of them not relevant.
-        k: length of the lists; they are shorter where fewer of `hits` are not relevant.
-        rng: decides the gold document and its place.
-    """
-    others = [doc for doc in hits if doc not in relevant][:k]
-    k = len(others)
-    place = rng.randrange(k)
-    return [*others[:place], rng.choice(sorted(relevant)), *others[place : k - 1]], others
-
-
-def questions_of(
-    turns: Sequence[Turn], collections: Mapping[str, Collection], settings: Settings, seed: int
-) -> list[Question]:
-    """For each turn with a gold document: `gold` and `without`, and one gold document with 4 `random` and with 4
-    `retrieved` ones. Documents are retrieved with the turn's `rewrite`, or its question where it has none."""
-    from scoring.generator import GenerationInput
-    from scoring.rewards import RewardInput
-
-    rng = random.Random(seed)
-    judged = [
-        turn for turn in turns if any(g >= 1 and d in collections[turn.dataset] for d, g in turn.relevant.items())
-    ]
-    if not judged:
-        raise InputError("no turn has a `relevant` document that is in the collection.")
-    queries = [(turn.dataset, turn.rewrite or turn.question) for turn in judged]
-    hits = RetrieverOfSets(settings.retrieval, collections).search(queries, 50)
-    found = []
-    for turn, ranked in zip(judged, hits, strict=True):
-        collection = collections[turn.dataset]
-        relevant = {doc for doc, grade in turn.relevant.items() if grade >= 1}
-        retrieved = [hit.doc for hit in ranked]
-        drawn = collection.ids(rng.sample(range(len(collection)), min(len(collection), 60)))
-        spare = [doc for doc in drawn if doc not in relevant | set(retrieved)]
-        gold = rng.choice(sorted(doc for doc in relevant if doc in collection))
-        others = [doc for doc in retrieved if doc not in relevant]
-        others += spare[len(others) :] if len(others) < 4 else []
-        if not others:
-            continue
-        lists = dict(zip(LISTS, gold_and_without({gold}, others, settings.retrieval.k, rng), strict=True))
-        lists |= {"random": [gold, *spare[:4]], "retrieved": [gold, *others[:4]]}
-        found.append(
-            Question(
-                turn.id,
-                {
-                    name: RewardInput(
-                        GenerationInput.of(turn.history, turn.question, collection.contents(docs)),
-                        tuple(doc in relevant for doc in docs),
-                        turn.answers,
-                    )
-                    for name, docs in lists.items()
-                },
-            )
-        )
-    if not found:
-        raise InputError("the collection has no document beside the relevant ones of a turn.")
-    return found
-
-
-def questions_of_items(items: Sequence[dict[str, Any]], seed: int) -> list[Question]:
-    """For each item with passages of both kinds: `gold` has a relevant one among others, `without` others alone."""
-    rng, found = random.Random(seed), []
-    for number, item in enumerate(items):
-        gold = [passage for passage in item["passages"] if passage["is_relevant"]]
-        others = [passage for passage in item["passages"] if not passage["is_relevant"]]
-        if gold and others:
-            place = rng.randrange(len(others))
-            lists = {"gold": [*others[:place], gold[0], *others[place:-1]], "without": others}
-            made = {name: as_item(item | {"passages": passages}) for name, passages in lists.items()}
-            found.append(Question(f"{number} {item.get('example_id', '')}".strip(), made))
-    if not found:
-        raise InputError("no item has both a passage with `is_relevant` true and one with false.")
-    if len(found) < len(items):
-        log.warning("%d of %d items are left out: not both kinds of passages", len(items) - len(found), len(items))
-    return found
-
-
-def judged(questions: Sequence[Question], judge, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, float]]:
-    """The rewards of every list, with the answers from it, and the seconds that each reward took.
-
-    The answers are those that a GROGU reward judges; where none is asked for, they are made beside the rewards.
+        questions: the cases.
+        judge: computes rewards.
+        names: of rewards; a GROGU reward scores the generated answer, and `key_entropy@logged` the logged one.
 
     Returns:
         `{reward: {question: {list: value}}}` with `answers: {question: {list: text}}`, and reward -> seconds.
@@ -141,22 +56,23 @@ def judged(questions: Sequence[Question], judge, names: Sequence[str]) -> tuple[
     values: dict[str, Any] = {name: {} for name in (*names, "answers")}
     seconds = dict.fromkeys(names, 0.0)
     answering = next((name for name in names if name in grogu.REWARDS), "key_entropy")
+    judges = {answer: replace(judge, rule=replace(judge.rule, answer=answer)) for answer in ("generated", "logged")}
     with Progress("validity", len(questions), "questions") as progress:
         for start in range(0, len(questions), BATCH):
             batch = questions[start : start + BATCH]
             flat = [(q.id, name, item) for q in batch for name, item in q.lists.items()]
             items = [item for *_, item in flat]
-            for reward in dict.fromkeys((*names, answering)):
-                begun = time.monotonic()
-                scores = judge.scores(items, [reward])
-                took = time.monotonic() - begun
-                for (question, name, _), found in zip(flat, scores, strict=True):
-                    if reward in names:
-                        values[reward].setdefault(question, {})[name] = found[reward].value
-                    if reward == answering:
-                        values["answers"].setdefault(question, {})[name] = found[reward].answer
-                if reward in names:
-                    seconds[reward] += took
+            for spec in dict.fromkeys((*names, answering)):
+                reward, _, answer = spec.partition("@")
+                start_time = time.monotonic()
+                scores = judges[answer or "generated"].scores(items, [reward])
+                if spec in names:
+                    seconds[spec] += time.monotonic() - start_time
+                for (question, name, _), score in zip(flat, scores, strict=True):
+                    if spec in names:
+                        values[spec].setdefault(question, {})[name] = score[reward].value
+                    if spec == answering:
+                        values["answers"].setdefault(question, {})[name] = score[reward].answer
             progress.advance(len(batch))
     return values, seconds
 
@@ -181,10 +97,8 @@ def win_rate(values: dict[str, dict[str, float | None]], one: str, other: str) -
     }
 
 
-def figures(questions: Sequence[Question], judge, names: Sequence[str]) -> dict[str, Any]:
+def figures(questions: Sequence["ValidityCase"], judge, names: Sequence[str]) -> dict[str, Any]:
     """What `validity.json` holds."""
-    from scoring.answers import abstains
-
     values, seconds = judged(questions, judge, names)
     items = sum(len(question.lists) for question in questions)
     right = {
@@ -200,7 +114,7 @@ def figures(questions: Sequence[Question], judge, names: Sequence[str]) -> dict[
         both = [(value, correct) for value, correct in both if value is not None]
         tau = kendalltau(*zip(*both, strict=True)).statistic if len(both) > 1 else float("nan")
         rewards[name] = {
-            "gold over without": win_rate(values[name], *LISTS),
+            "gold over without": win_rate(values[name], "gold", "without"),
             "random over retrieved": win_rate(values[name], "random", "retrieved"),
             "tau_b": None if tau != tau else float(tau),
             "seconds_per_item": seconds[name] / items,
@@ -278,8 +192,13 @@ def main() -> None:
     parser.add_argument("--input", type=Path, help="items with `is_relevant`, instead of turns and a collection")
     parser.add_argument("--model", help="the generator, with --input: folder, Hub id or .gguf file")
     parser.add_argument("--entailment", help="entailment model of Delta-SePer, or `exact`")
-    parser.add_argument("--rewards", nargs="+", choices=REWARDS, help="default: all but those of Delta-SePer")
-    parser.add_argument("--output", type=Path, required=True, help="folder for validity.json, .md and .svg")
+    parser.add_argument(
+        "--rewards",
+        nargs="+",
+        help="default: all but those of Delta-SePer, and key_entropy@logged where every question has a reply",
+    )
+    parser.add_argument("--run", type=Path, help="with --config: how the rewards of this run order its candidates")
+    parser.add_argument("--output", type=Path, help="folder for validity.json, .md and .svg")
     parser.add_argument("--limit", type=int, help="use the first N turns of each data set, or N items; default all")
     parser.add_argument("--seed", type=int, default=0, help="of the lists (default 0)")
     arguments, arguments.settings = parser.parse_known_args()
@@ -287,33 +206,45 @@ def main() -> None:
         raise InputError("give `--config` (turns and a collection) or `--input` (items), one of them.")
     if arguments.limit is not None and arguments.limit < 1:
         raise InputError(f"`--limit` must be at least 1, got {arguments.limit}.")
+    for name in arguments.rewards or []:
+        check_reward_name("--rewards", name)
+    if arguments.run and not arguments.config:
+        raise InputError("`--run` needs `--config`: the settings of that run.")
+    if not arguments.output and not arguments.run:
+        raise InputError("`--output` is not set; name a folder for validity.json, .md and .svg.")
     if arguments.input and not arguments.model:
         raise InputError("`--input` needs `--model`.")
     if arguments.input and arguments.settings:
         raise InputError(f"`{arguments.settings[0]}` is not known beside `--input`; settings go with `--config`.")
     set_up_logging()
-    check_generator(arguments)
+    if arguments.run:
+        show_pair_order(arguments)
+    else:
+        check_generator(arguments)
 
 
 def check_generator(arguments: argparse.Namespace) -> None:
     """Judge the lists, write the files, print the table."""
     from scoring.scores import generator_model, judge_of
+    from scoring.validity_cases import build_cases, cases_of_items, labelled_turns
 
     if arguments.input:
         items = read_items(arguments.input, "validity")[: arguments.limit]
-        questions, rule, generator = questions_of_items(items, arguments.seed), ScoringSettings(), GeneratorSettings()
+        questions, rule, generator = cases_of_items(items, arguments.seed), ScoringSettings(), GeneratorSettings()
         model: tuple[str, str | None] = (arguments.model, None)
     else:
         settings = read_settings("", ["--config", str(arguments.config), *arguments.settings])
         rule, generator, model = settings.scoring, settings.generator, generator_model(settings)
-        questions = questions_of(*labelled(settings, arguments.limit), settings, arguments.seed)
+        questions = build_cases(*labelled_turns(settings, arguments.limit), settings, arguments.seed)
     try:
         arguments.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"`--output`: {arguments.output} cannot be a folder ({error.strerror}).") from error
     if arguments.entailment:
         rule = replace(rule, entailment=arguments.entailment)
-    names = list(arguments.rewards or [name for name in REWARDS if not name.startswith("delta_seper")])
+    logged = all(item.reply for question in questions for item in question.lists.values())
+    names = [name for name in REWARDS if not name.startswith("delta_seper")]
+    names = list(arguments.rewards or [names[0], *(["key_entropy@logged"] if logged else []), *names[1:]])
     bare = sum(not all(item.answers for item in question.lists.values()) for question in questions)
     needy = [name for name in names if NEEDS.get(name) == "answers"] if bare else []
     if needy and arguments.rewards:
@@ -329,17 +260,17 @@ def check_generator(arguments: argparse.Namespace) -> None:
     log.info("\n%s\nvalidity -> %s", table_of(made), arguments.output)
 
 
-def labelled(settings: Settings, limit: int | None) -> tuple[list[Turn], dict[str, Collection]]:
-    """Turns with labels, training turns if they have them, and the collections.
+def show_pair_order(arguments: argparse.Namespace) -> None:
+    """Print how the rewards of a run order the candidates of its labelled training turns."""
+    from scoring.pair_order import order_table, pair_orders
 
-    Raises:
-        InputError: no turn names a relevant document.
-    """
-    for split in splits_of(settings):
-        turns = [turn for turn in turns_of(settings, split, limit) if turn.relevant]
-        if turns:
-            return turns, collections_of(settings)
-    raise InputError("neither `data.train` nor `data.test` has turns with `relevant` documents.")
+    settings = read_settings(
+        "", ["--config", str(arguments.config), *arguments.settings, "--run.dir", str(arguments.run)]
+    )
+    table = order_table(pair_orders(settings))
+    log.info("\n%s", table)
+    if arguments.output:
+        write_atomic(arguments.output / "pair_order.md", table)
 
 
 if __name__ == "__main__":

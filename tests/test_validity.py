@@ -7,7 +7,8 @@ import xml.etree.ElementTree
 
 import pytest
 
-from scoring.validity import gold_and_without, plot_of, win_rate
+from scoring.validity import plot_of, win_rate
+from scoring.validity_cases import gold_and_without
 from tests.conftest import finish
 from tests.test_utility import ITEM
 

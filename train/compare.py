@@ -18,13 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from core.artifacts import read_json, write_atomic
-from core.errors import InputError, nearest
+from core.errors import InputError
 from core.inputs import same_data
 from core.read_settings import read_settings
 from core.runtime import log, process, run_command, set_up_logging, wait_for_all
 from core.settings import Settings
-from scoring import grogu
-from scoring.labels import REWARDS
+from scoring.labels import REWARDS, check_reward_name, scoring_of
 from scoring.scores import check_scoring
 from train.dpo import prepare, run_all
 from train.tables import grid, label_of, shown
@@ -58,12 +57,6 @@ def compare_rewards(settings: Settings, rewards: list[str]) -> None:
         table = table_of([one.run_dir for one in made])
         write_atomic(settings.run_dir / "rewards" / "table.md", table)
         log.info("\n%s", table)
-
-
-def scoring_of(name: str) -> dict[str, str]:
-    """The `scoring` settings that a name stands for: `reward`, and after an `@` the `answer`."""
-    reward, _, answer = name.partition("@")
-    return {"reward": reward} | ({"answer": answer} if answer else {})
 
 
 def copy_whole(source: Path, target: Path) -> None:
@@ -107,14 +100,7 @@ def main() -> None:
                 f"{settings.run_dir / 'rewards'}."
             )
     for name in own.rewards:
-        reward, at, answer = name.partition("@")
-        if reward not in (*REWARDS, "weighted"):
-            raise InputError(f"`--rewards {name}`: {nearest(reward, [*REWARDS, 'weighted'])}")
-        if at and (reward not in grogu.REWARDS or answer not in ("generated", "logged")):
-            raise InputError(
-                f"`--rewards {name}`: after `@`, a GROGU reward ({', '.join(grogu.REWARDS)}) takes `generated` or "
-                "`logged`."
-            )
+        check_reward_name("--rewards", name, ["weighted"])
     set_up_logging()
     compare_rewards(settings, list(dict.fromkeys(own.rewards)))
 

@@ -13,7 +13,7 @@ from core.runtime import log
 from core.settings import Settings
 from core.trec import strict_run, write_qrels, write_run
 from retrieval.metrics import DEFAULT, compare, per_query
-from scoring.answers import contains, exact_match, token_f1
+from scoring.answers import contains, exact_match, states_answer, token_f1
 
 ANSWER_MEASURES = {"EM": exact_match, "F1": token_f1, "contains": contains}
 KINDS = ("first", "follow_up", "switch", "return")
@@ -26,7 +26,10 @@ POOLED = (
 DEVELOPMENT = (
     "Turns: *development*. Settings are chosen with them; figures to report come from `data.evaluate_on: test`.\n\n"
 )
-COMPARED = (("dpo", "base"), ("dpo", "sft"), ("sft", "base"), ("dpo", "original"))
+COMPARED = (
+    ("dpo", "base"), ("dpo", "base_examples"), ("dpo", "sft"), ("sft", "base"), ("dpo", "original"),
+    ("dpo", "reference"),
+)  # fmt: skip
 PerTurn = dict[str, dict[str, dict[str, float]]]  # system -> measure -> turn -> value
 
 
@@ -38,6 +41,8 @@ def measure_all(turns: Sequence[Turn], records: dict[str, dict[str, Any]], syste
         rankings = {t.id: [Hit(*hit) for hit in records[t.id]["systems"][name]["hits"]] for t in turns}
         values[name] = per_query(qrels, strict_run(rankings), DEFAULT)
         given = {turn.id: records[turn.id]["systems"][name] for turn in turns}
+        queries = {turn: record.get("rewrite", record["query"]) for turn, record in given.items()}
+        values[name]["statements"] = {turn: float(states_answer(query)) for turn, query in queries.items()}
         if any("answer" in record for record in given.values()):
             for measure, function in ANSWER_MEASURES.items():
                 values[name][measure] = {t.id: function(given[t.id]["answer"], t.answers) for t in turns if t.answers}
@@ -62,7 +67,7 @@ def figures(values: PerTurn, turns: Sequence[Turn], settings: Settings) -> dict[
         )
         for a, b in COMPARED
         if a in values and b in values
-        for measure in ("MRR@10", "R@10", "EM", "F1")
+        for measure in ("MRR@10", "R@10", "nDCG@3", "EM", "F1")
         if values[a].get(measure)
     ]
     return {

@@ -35,7 +35,7 @@ def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]
     from scoring.answers import exact_match
     from scoring.generator import GenerationInput, Generator
     from scoring.grogu import score_of
-    from scoring.validity import gold_and_without
+    from scoring.validity_cases import gold_and_without
 
     lm = load_language_model(model)
     generator = Generator(lm, 16, 16384)

@@ -1,0 +1,123 @@
+"""The document lists that `scoring.validity` compares: with a relevant document and without, random and retrieved
+distractors."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core.errors import InputError
+from core.inputs import splits_of
+from core.records import Turn
+from core.runtime import log
+from core.settings import Settings
+from retrieval.collection import Collection, collections_of
+from retrieval.retriever import RetrieverOfSets
+from rewriter.conversations import turns_of
+from scoring.generator import GenerationInput
+from scoring.items import as_item
+from scoring.rewards import RewardInput
+
+LISTS = ("gold", "without")  # the two lists of each case; then, with a collection, `random` and `retrieved`
+
+
+@dataclass(frozen=True)
+class ValidityCase:
+    """A question with the document lists that are compared, by name."""
+
+    id: str
+    lists: dict[str, RewardInput]
+
+
+def gold_and_without(
+    relevant: set[str], hits: Sequence[str], k: int, rng: random.Random
+) -> tuple[list[str], list[str]]:
+    """A list of k documents with one gold document, and one without, the same retrieved ones in both.
+
+    Args:
+        relevant: ids of the gold documents.
+        hits: retrieved ids in rank order, at least one of them not relevant.
+        k: length of the lists; they are shorter where fewer of `hits` are not relevant.
+        rng: decides the gold document and its place.
+    """
+    others = [doc for doc in hits if doc not in relevant][:k]
+    k = len(others)
+    place = rng.randrange(k)
+    return [*others[:place], rng.choice(sorted(relevant)), *others[place : k - 1]], others
+
+
+def build_cases(
+    turns: Sequence[Turn], collections: Mapping[str, Collection], settings: Settings, seed: int
+) -> list[ValidityCase]:
+    """For each turn with a gold document: `gold` and `without`, and one gold document with 4 `random` and with 4
+    `retrieved` ones. Documents are retrieved with the turn's `rewrite`, or its question where it has none."""
+    rng = random.Random(seed)
+    judged = [
+        turn for turn in turns if any(g >= 1 and d in collections[turn.dataset] for d, g in turn.relevant.items())
+    ]
+    if not judged:
+        raise InputError("no turn has a `relevant` document that is in the collection.")
+    queries = [(turn.dataset, turn.rewrite or turn.question) for turn in judged]
+    hits = RetrieverOfSets(settings.retrieval, collections).search(queries, 50)
+    cases = []
+    for turn, ranked in zip(judged, hits, strict=True):
+        collection = collections[turn.dataset]
+        relevant = {doc for doc, grade in turn.relevant.items() if grade >= 1}
+        retrieved = [hit.doc for hit in ranked]
+        drawn = collection.ids(rng.sample(range(len(collection)), min(len(collection), 60)))
+        spare = [doc for doc in drawn if doc not in relevant | set(retrieved)]
+        gold = rng.choice(sorted(doc for doc in relevant if doc in collection))
+        others = [doc for doc in retrieved if doc not in relevant]
+        others += spare[len(others) :] if len(others) < 4 else []
+        if not others:
+            continue
+        lists = dict(zip(LISTS, gold_and_without({gold}, others, settings.retrieval.k, rng), strict=True))
+        lists |= {"random": [gold, *spare[:4]], "retrieved": [gold, *others[:4]]}
+        cases.append(
+            ValidityCase(
+                turn.id,
+                {
+                    name: RewardInput(
+                        GenerationInput.of(turn.history, turn.question, collection.contents(docs)),
+                        tuple(doc in relevant for doc in docs),
+                        turn.answers,
+                        reply=turn.reply or next(iter(turn.answers), ""),
+                    )
+                    for name, docs in lists.items()
+                },
+            )
+        )
+    if not cases:
+        raise InputError("the collection has no document beside the relevant ones of a turn.")
+    return cases
+
+
+def cases_of_items(items: Sequence[dict[str, Any]], seed: int) -> list[ValidityCase]:
+    """For each item with passages of both kinds: `gold` has a relevant one among others, `without` others alone."""
+    rng, cases = random.Random(seed), []
+    for number, item in enumerate(items):
+        gold = [passage for passage in item["passages"] if passage["is_relevant"]]
+        others = [passage for passage in item["passages"] if not passage["is_relevant"]]
+        if gold and others:
+            place = rng.randrange(len(others))
+            lists = {"gold": [*others[:place], gold[0], *others[place:-1]], "without": others}
+            made = {name: as_item(item | {"passages": passages}) for name, passages in lists.items()}
+            cases.append(ValidityCase(f"{number} {item.get('example_id', '')}".strip(), made))
+    if not cases:
+        raise InputError("no item has both a passage with `is_relevant` true and one with false.")
+    if len(cases) < len(items):
+        log.warning("%d of %d items are left out: not both kinds of passages", len(items) - len(cases), len(items))
+    return cases
+
+
+def labelled_turns(settings: Settings, limit: int | None) -> tuple[list[Turn], dict[str, Collection]]:
+    """Turns with labels, training turns if they have them, and the collections.
+
+    Raises:
+        InputError: no turn names a relevant document.
+    """
+    for split in splits_of(settings):
+        turns = [turn for turn in turns_of(settings, split, limit) if turn.relevant]
+        if turns:
+            return turns, collections_of(settings)
+    raise InputError("neither `data.train` nor `data.test` has turns with `relevant` documents.")
