@@ -45,7 +45,14 @@ def train_sft(settings: Settings) -> Stage:
     from train.options import trainer_config
     from train.policy import new_policy
     from train.preference_data import check_batch, checked_rows, warm_up_rows
-    from train.trainers import finish_training, grouped, last_checkpoint, show_steps, stop_ids_of
+    from train.trainers import (
+        finish_training,
+        grouped,
+        last_checkpoint,
+        show_steps,
+        stop_ids_of,
+        with_completion_logits,
+    )
 
     # ------------------------------------------------------------------ model and data
     model, tokenizer = new_policy(settings)
@@ -54,7 +61,8 @@ def train_sft(settings: Settings) -> Stage:
     rows = checked_rows(rows, tokenizer, stop_ids_of(model, tokenizer), config.max_length, NAME)
 
     # ------------------------------------------------------------------ training
-    trainer = grouped(SFTTrainer, rows)(
+    kind = with_completion_logits(SFTTrainer) if config.use_cpu else SFTTrainer
+    trainer = grouped(kind, rows)(
         model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer
     )
     check_batch(next(iter(trainer.get_train_dataloader())), NAME)
