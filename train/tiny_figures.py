@@ -106,6 +106,7 @@ def provenance(training: dict[str, Any]) -> str:
     options = f"--steps {steps}"
     if earlier:
         options += f" --more_of configs/tiny-model --keep {training['keep']}"
+        options += f" --last_rate {training['last_rate']}"
     options += f" --workers {training['processes']}"
     line = (
         f"- `python -m train.tiny_model --out configs/tiny-model --seed {training['seed']} {options}`:\n"

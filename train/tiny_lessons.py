@@ -44,12 +44,13 @@ def mini_world(rng: random.Random, split: str) -> tuple[World, dict[str, int] | 
 
 def lead_up(world: World, facts: list[Fact], weights: list[int]) -> Conversation:
     """A conversation of 0, 1, 2 ... turns, by their `weights`, that leads up to questions for `facts` without asking
-    for one of them."""
+    for one of them. Its last turn is mostly about the first fact's entity, to which a question may then refer."""
     rng, talk = world.rng, Conversation(world)
-    for _ in range(rng.choices(range(len(weights)), weights)[0]):
-        before = talk.next_fact()
-        if rng.random() < 0.6:
-            entity = rng.choice(facts).entity
+    turns = rng.choices(range(len(weights)), weights)[0]
+    for number in range(turns):
+        before, last = talk.next_fact(), number == turns - 1
+        if rng.random() < (0.75 if last else 0.4):
+            entity = facts[0].entity if last else rng.choice(facts).entity
             before = Fact(entity, rng.choice(list(entity.values)))
         if before not in facts:
             talk.answer(talk.ask(before))
@@ -175,14 +176,13 @@ def telling_apart(
     ]
     instruction = ABSTAIN if rng.random() < abstain else ANSWER
     weights = HISTORY if count > 2 or abstain == 1 else SHORT_HISTORY
-    facts = []
-    for number in range(branches):
-        if number < 2 or not stated:
-            facts.append(Fact(main, topic))
-        else:
-            facts.append(rng.choice(stated if number < 4 else known))
+    told_of_main = [fact for fact in known if fact.entity is main]
+    facts = [Fact(main, topic)]
+    for number in range(1, branches):
+        pool = stated if number == 3 else known if number == 4 else told_of_main
+        facts.append(rng.choice(pool) if pool and number > 1 else Fact(main, topic))
     talk = lead_up(world, facts, weights)
-    asked = [question_on(talk, f, documents, instruction, wording if rng.random() < 0.7 else None) for f in facts]
+    asked = [question_on(talk, f, documents, instruction, wording if rng.random() < 0.6 else None) for f in facts]
     return distinct(asked)
 
 
@@ -223,7 +223,7 @@ def last_episode(rng: random.Random, split: str) -> list[Branch]:
     """One of the last lessons: mostly rewriting as an untuned model does it; reading, so that it is not lost; and
     whether one document holds the answer."""
     drawn = rng.random()
-    if drawn < 0.5:
+    if drawn < 0.4:
         return rewriting(rng, split, rewrites=UNTUNED)
     return telling_apart(rng, split) if drawn < 0.85 else telling_apart(rng, split, count=1, abstain=1.0)
 

@@ -40,7 +40,7 @@ from train.tiny_lessons import (
 from train.tiny_tokenizer import load_chat_tokenizer, make_tokenizer
 
 WARM_UP, DECAY = 100, 0.5  # steps of rising, and last share of falling, learning rate
-LAST, LAST_RATE = 0.05, 0.15  # share of the steps for the last lessons, and of the learning rate that they begin with
+LAST, LAST_RATE = 0.05, 0.15  # share of the steps for the last lessons; of the learning rate at which they begin
 # The levels: repetition; records with up to 0, 1, ... 6 tokens of filler; recall; reading of 2, and of 3 documents.
 FILLER = 6
 RECALL = FILLER + 2
@@ -148,11 +148,11 @@ def loss_of(model: Qwen2ForCausalLM, batch: dict[str, torch.Tensor], rest: float
     return (loss * output).sum() / output.sum() + rest * (loss * others).sum() / others.sum().clamp(min=1)
 
 
-def learning_rate(step: int, main: int, steps: int) -> float:
+def learning_rate(step: int, main: int, steps: int, last_rate: float = LAST_RATE) -> float:
     """Share of the full learning rate: up, level, down to nothing over the share `DECAY` of the `main` steps; then
     the last lessons."""
     if step >= main:
-        return LAST_RATE * (steps - step) / (steps - main)
+        return last_rate * (steps - step) / (steps - main)
     return min(1.0, (step + 1) / WARM_UP, (main - step) / (DECAY * main))
 
 
@@ -166,9 +166,11 @@ class Trainer:
     """
 
     def __init__(
-        self, out: Path, seed: int, steps: int, batch: int, lr: float, more_of: Path | None = None, keep: float = 0.0
-    ):
+        self, out: Path, seed: int, steps: int, batch: int, lr: float, more_of: Path | None = None, keep: float = 0.0,
+        last_rate: float = LAST_RATE,
+    ):  # fmt: skip
         self.out, self.seed, self.batch, self.more_of, self.keep = out, seed, batch, more_of, keep
+        self.last_rate = last_rate
         self.before = read_json(more_of / "training.json") if more_of else {}
         self.step_number = self.before.get("steps", 0)
         self.steps = self.step_number + steps
@@ -232,7 +234,7 @@ class Trainer:
         total, tokens = self.add_up(total, tokens)
         self.tokens += tokens
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        share = learning_rate(self.step_number, self.main, self.steps)
+        share = learning_rate(self.step_number, self.main, self.steps, self.last_rate)
         for group, full in zip((g for o in self.optimizers for g in o.param_groups), self.full, strict=True):
             group["lr"] = full * share
         for optimizer in self.optimizers:
@@ -284,7 +286,7 @@ class Trainer:
             "minutes": round((self.seconds + time.monotonic() - self.start) / 60, 1),
             "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores",
             "commit": versions().get("commit", "unknown"),
-        } | ({"keep": self.keep, "before": self.before} if self.before else {})
+        } | ({"keep": self.keep, "last_rate": self.last_rate, "before": self.before} if self.before else {})
 
     @property
     def checkpoint(self) -> Path:
@@ -360,7 +362,9 @@ def carry_out(trainer: Trainer) -> list[float]:
 
 def trainer_of(arguments: argparse.Namespace) -> Trainer:
     given = vars(arguments)
-    return Trainer(**{name: given[name] for name in ("out", "seed", "steps", "batch", "lr", "more_of", "keep")})
+    return Trainer(
+        **{name: given[name] for name in ("out", "seed", "steps", "batch", "lr", "more_of", "keep", "last_rate")}
+    )
 
 
 def work(rank: int, meeting: str, workers: int, arguments: argparse.Namespace) -> None:
@@ -380,6 +384,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5700, help="updates (default 5700)")
     parser.add_argument("--more_of", type=Path, help="trained model to give --steps more of the last lessons")
     parser.add_argument("--keep", type=float, default=0.0, help="share of its weights in the result (default 0)")
+    parser.add_argument(
+        "--last_rate",
+        type=float,
+        default=LAST_RATE,
+        help=f"share of the learning rate at which the last lessons begin (default {LAST_RATE})",
+    )
     parser.add_argument("--batch", type=int, default=16, help="episodes per update (default 16)")
     parser.add_argument("--lr", type=float, default=5e-3, help="learning rate of the weight matrices (default 5e-3)")
     parser.add_argument(
