@@ -18,7 +18,7 @@ from core.artifacts import read_json, read_json_lines
 from core.errors import InputError
 from core.runtime import run_command
 from retrieval.metrics import DEFAULT, compare
-from train.tables import ANSWER_MEASURES, COMPARED, comparison_table, grid, label_of, mean, shown
+from train.tables import ANSWER_MEASURES, COMPARED, STATEMENTS, comparison_table, grid, label_of, mean, shown
 
 SHOWN = ("MRR@10", "R@10", "EM")
 Values = dict[str, dict[str, dict[str, float]]]  # measure -> system -> turn -> value
@@ -92,8 +92,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, help="run folders with an evaluation of the same test turns")
     parser.add_argument(
-        "--measures", nargs="+", default=list(SHOWN), choices=(*DEFAULT, *ANSWER_MEASURES), metavar="NAME",
-        help=f"columns, of {', '.join((*DEFAULT, *ANSWER_MEASURES))} (default {' '.join(SHOWN)})",
+        "--measures", nargs="+", default=list(SHOWN), choices=(*DEFAULT, *ANSWER_MEASURES, STATEMENTS), metavar="NAME",
+        help=f"columns, of {', '.join((*DEFAULT, *ANSWER_MEASURES, STATEMENTS))} (default {' '.join(SHOWN)})",
     )  # fmt: skip
     parser.add_argument("--resamples", type=int, default=10000, help="resamples per comparison (default 10000)")
     arguments = parser.parse_args()

@@ -16,6 +16,7 @@ from retrieval.metrics import DEFAULT, compare, per_query
 from scoring.answers import contains, exact_match, states_answer, token_f1
 
 ANSWER_MEASURES = {"EM": exact_match, "F1": token_f1, "contains": contains}
+STATEMENTS = "statements"  # share of queries that state an answer instead of asking
 KINDS = ("first", "follow_up", "switch", "return")
 DEPTHS = ("1", "2", "3", "4-6", "7+")
 SPLIT = ("MRR@10", "EM", "F1")  # measures that are shown for each kind of turn and each depth
@@ -42,7 +43,7 @@ def measure_all(turns: Sequence[Turn], records: dict[str, dict[str, Any]], syste
         values[name] = per_query(qrels, strict_run(rankings), DEFAULT)
         given = {turn.id: records[turn.id]["systems"][name] for turn in turns}
         queries = {turn: record.get("rewrite", record["query"]) for turn, record in given.items()}
-        values[name]["statements"] = {turn: float(states_answer(query)) for turn, query in queries.items()}
+        values[name][STATEMENTS] = {turn: float(states_answer(query)) for turn, query in queries.items()}
         if any("answer" in record for record in given.values()):
             for measure, function in ANSWER_MEASURES.items():
                 values[name][measure] = {t.id: function(given[t.id]["answer"], t.answers) for t in turns if t.answers}
