@@ -24,7 +24,7 @@ def test_it_reads_and_key_entropy_tells_gold_lists(tmp_path):
 
     make_quickstart_data(tmp_path)
     made = figures(str(MODEL), tmp_path, limit=100)
-    assert made["answers right, gold passage among 3"] >= 0.75
+    assert made["answers right, gold passage among 3"] >= 0.7
     assert made["answers right, no passage"] <= 0.1
     assert made["KeyEntropy higher with the gold passage"] > 0.7
     assert made["MRR@10 of the greedy query"] < made["MRR@10 of the reference query"] - 0.1
