@@ -9,6 +9,7 @@ from core.errors import InputError, first_line
 from core.runtime import log
 
 MIN_SHARED = 16  # tokens; a shorter common prefix is not worth a pass of its own
+MIN_ALIKE = 0.5  # a sequence shorter than this share of the longest beside it goes into another batch
 OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
 OUT_OF_MEMORY_ON_CPU = "can't allocate memory"  # in the RuntimeError that torch raises on a CPU
 
@@ -67,29 +68,34 @@ def batches_by_tokens(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def batch_groups(groups: Sequence[PrefixGroup], lengths: Sequence[int], budget: int) -> list[list[PrefixGroup]]:
-    """Batches of groups of like length.
+    """Batches of sequences whose lengths after their prefixes are alike, so that little of a batch is padding.
 
     Args:
-        groups: a group that exceeds the budget is split; its parts share the prefix among themselves.
+        groups: a group whose members differ much in length, or that exceeds the budget, is split; its parts share the
+            prefix among themselves.
         lengths: size of each sequence in tokens, the room for its output included.
         budget: most tokens of a batch, sequences times the longest; a longer sequence is a batch of its own.
     """
-
-    def longest(group: PrefixGroup) -> int:
-        return max(lengths[i] for i in group.members)
-
+    parts: list[tuple[int, PrefixGroup]] = []  # with the longest length after the prefix
+    for group in groups:
+        members = sorted(group.members, key=lambda i: (-lengths[i], i))
+        while members:
+            longest = lengths[members[0]] - group.prefix_length
+            alike = [i for i in members if lengths[i] - group.prefix_length >= MIN_ALIKE * longest]
+            most = max(1, budget // max(1, lengths[members[0]]))
+            for start in range(0, len(alike), most):
+                part = PrefixGroup(group.prefix_length, tuple(alike[start : start + most]))
+                parts.append((lengths[part.members[0]] - group.prefix_length, part))
+            members = members[len(alike) :]
     batches: list[list[PrefixGroup]] = []
     size = widest = 0
-    for group in sorted(groups, key=lambda group: (-group.prefix_length, -longest(group), group.members)):
-        most = max(1, budget // max(1, longest(group)))
-        for start in range(0, len(group.members), most):
-            part = PrefixGroup(group.prefix_length, group.members[start : start + most])
-            widest = max(widest, longest(part))
-            if not batches or (size + len(part.members)) * widest > budget:
-                batches.append([])
-                size, widest = 0, longest(part)
-            batches[-1].append(part)
-            size += len(part.members)
+    for _, part in sorted(parts, key=lambda item: (-item[0], item[1].members)):
+        widest = max(widest, lengths[part.members[0]])
+        if not batches or (size + len(part.members)) * widest > budget:
+            batches.append([])
+            size, widest = 0, lengths[part.members[0]]
+        batches[-1].append(part)
+        size += len(part.members)
     return batches
 
 
