@@ -30,6 +30,8 @@ def main() -> None:
     parser.add_argument(
         "--instruction", default="", help="system message, where the adapter was trained with `rewriter.instruction`"
     )
+    for name in ("history_messages", "history_words"):
+        parser.add_argument(f"--{name}", type=int, help=f"where the adapter was trained with `rewriter.{name}`")
     dtypes = ["float32", "bfloat16", "float16"]
     parser.add_argument("--dtype", default=dtypes[0], choices=dtypes, help="of the weights (default float32)")
     arguments = parser.parse_args()
@@ -41,7 +43,12 @@ def main() -> None:
     from rewriter.prompts import RewritePrompt
     from rewriter.sampling import greedy_rewrites
 
-    options = RewriterSettings(instruction=arguments.instruction, max_new_tokens=arguments.max_new_tokens)
+    options = RewriterSettings(
+        instruction=arguments.instruction,
+        max_new_tokens=arguments.max_new_tokens,
+        history_messages=arguments.history_messages,
+        history_words=arguments.history_words,
+    )
     prompt = RewritePrompt.of(options)
     lm = load_language_model(arguments.model, arguments.adapter, arguments.dtype)
     check_room(lm, arguments.max_new_tokens, "--max_new_tokens")

@@ -101,6 +101,6 @@ def test_the_command_takes_the_instruction_of_the_training(tmp_path):
     words = [sys.executable, "-m", "rewriter", "--model", "configs/tiny-model", "--input", tmp_path / "turns.jsonl"]
     built_in, own = (
         [json.loads(line) for line in finish(words + more).splitlines() if line.startswith("{")]
-        for more in ([], ["--instruction", "Answer the last question in a few words."])
+        for more in ([], ["--instruction", "Answer the last question in a few words.", "--history_words", "3"])
     )
     assert built_in[0]["id"] == own[0]["id"] == "a_1" and built_in != own

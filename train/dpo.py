@@ -184,8 +184,9 @@ def run_all(settings: Settings) -> None:
     if (settings.run_dir / NAME / "manifest.json").exists():
         adapter = settings.run_dir / NAME / "adapter"
         words = ["python", "-m", "rewriter", "--model", rewriter_model(settings), "--adapter", str(adapter)]
-        if settings.rewriter.instruction:
-            words += ["--instruction", settings.rewriter.instruction]
+        for name in ("instruction", "history_messages", "history_words"):
+            if getattr(settings.rewriter, name) not in ("", None):
+                words += [f"--{name}", str(getattr(settings.rewriter, name))]
         log.info("to use it: %s", shlex.join(words))
 
 
