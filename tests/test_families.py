@@ -339,7 +339,7 @@ def test_templates_that_let_a_model_think(tmp_path, caplog):
     lm = LanguageModel("thinks if asked", lm.model, load_tokenizer(str(tmp_path)))
     said = lm.tokenizer.decode(prompt_of(lm, READINGS[0], 8)[0])
     assert said.endswith("<think>\n\n</think>\n\n")
-    assert lm.tokenizer.decode(completion_ids(lm, "NO-RESPONSE")) == "NO-RESPONSE"
+    assert lm.tokenizer.decode(completion_ids(lm, "  NO-RESPONSE \n")) == "NO-RESPONSE"
     load_tokenizer(str(tmp_path)).save_pretrained(tmp_path / "again")
     assert load_tokenizer(str(tmp_path / "again")).chat_template == lm.tokenizer.chat_template
     for name in ("gptoss", "deepseek_r1_distill"):
