@@ -149,12 +149,13 @@ def prompts_that_fit(
 def completion_ids(lm: LanguageModel, text: str) -> list[int]:
     """Token ids of a reply as the model's template places it after a prompt, end-of-turn tokens left out.
 
+    White space around the reply is removed: a model does not begin with it, and many templates trim it.
     Where the template does not put it right there (after a thought, or in a channel of its own), the text's own
     tokens, with a warning.
     """
     messages = normalize_messages(lm.tokenizer, [{"role": "user", "content": "?"}])
     prompt = lm.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    text = escape_special_tokens(lm.tokenizer, text)
+    text = escape_special_tokens(lm.tokenizer, text.strip())
     whole = lm.tokenizer.apply_chat_template([*messages, {"role": "assistant", "content": text}], return_dict=False)
     own = lm.tokenizer(text, add_special_tokens=False)["input_ids"]
     wanted, ids = lm.tokenizer.decode(own).strip(), whole[len(prompt) :]
