@@ -1,0 +1,223 @@
+"""Lessons in words for the tiny model: recall, reading, reading among distractors, and rewriting.
+
+A lesson samples an episode in a fresh world: questions on the same conversation and documents. They are branches of a
+common prefix, which training reads once for all of them (`train.tiny.packing`).
+"""
+
+import random
+from dataclasses import dataclass
+
+from core.records import Message
+from rewriter.prompts import RewritePrompt
+from scoring.prompts import ABSTAIN, ANSWER, answer_messages
+from train.tiny.conversation import Conversation, Question
+from train.tiny.entities import KINDS, Entity, Fact, Passage, Topic, World
+
+KIND_DRAW = ["person", "person", "person", "company", "company", "film", "film", "town", "town"]
+HISTORY = [20, 26, 18, 14, 8, 8, 6]  # weights of 0, 1, 2 ... turns before the questions
+SHORT_HISTORY = [45, 55]  # the same with up to two documents
+REWRITES = {"right": 0.30, "raw": 0.45, "wrong": 0.13, "short": 0.12}  # shares of the target rewrites
+FINAL_REWRITES = {"right": 0.22, "raw": 0.66, "wrong": 0.06, "short": 0.06}  # the same in the final lessons
+
+
+@dataclass
+class Branch:
+    """One prompt of an episode, and its target text."""
+
+    messages: list[Message]
+    target: str
+
+
+def mixed_lesson(rng: random.Random, split: str, documents: int) -> list[Branch]:
+    """An episode of a level in words.
+
+    Args:
+        rng: source of every choice.
+        split: split of the entities' names.
+        documents: 0 for recall and some rewriting; 2 or 3 for reading up to so many documents. With 2 the answer is
+            always in the context; with 3 it may not be, and conversations are longer.
+    """
+    rewriting_share, recall_share = {0: (0.15, 1.0), 2: (0.2, 0.2), 3: (0.3, 0.05)}[documents]
+    if rng.random() < rewriting_share:
+        return rewriting(rng, split)
+    if rng.random() < recall_share:
+        return recall(rng, split)
+    answerable = 0.6 if documents == 3 else 1.0
+    if rng.random() < 0.6:
+        return distractor_reading(rng, split, documents, answerable)
+    return reading(rng, split, documents, answerable)
+
+
+def final_lesson(rng: random.Random, split: str) -> list[Branch]:
+    """An episode of the last steps: rewrites as an untuned model's, reading, and abstaining from one document."""
+    draw = rng.random()
+    if draw < 0.4:
+        return rewriting(rng, split, FINAL_REWRITES)
+    return distractor_reading(rng, split) if draw < 0.85 else distractor_reading(rng, split, 1, abstain=1.0)
+
+
+def recall(rng: random.Random, split: str) -> list[Branch]:
+    """One attribute of three to six entities, stated in a sentence each: the name alone tells which one answers."""
+    kind = rng.choice(KIND_DRAW)
+    world = World(rng, split, [kind] * rng.randint(3, 6), namesakes=0.2)
+    attribute = rng.choice(list(KINDS[kind]["attributes"]))
+    facts = [Fact(entity, attribute) for entity in world.entities]
+    documents = [
+        Passage("", fact.statement(rng.choice(fact.grammar["says"]), "full", rng), (fact,))
+        for fact in rng.sample(facts, len(facts))
+    ]
+    return answer_branches(Conversation(world), rng.sample(facts, min(5, len(facts))), documents)
+
+
+def reading(rng: random.Random, split: str, most_documents: int, answerable: float) -> list[Branch]:
+    """Questions on documents as a retriever returns them: about an entity, or similar ones about others.
+
+    Args:
+        rng: source of every choice.
+        split: split of the entities' names.
+        most_documents: largest number of documents, at most 3; the smallest is 0.
+        answerable: share of the questions that the documents answer. For three in ten episodes, the target of the
+            others is to abstain; for the rest it cannot be known, and the model learns to be unsure.
+    """
+    world, preferred = small_world(rng, split)
+    entity = world.entities[0]
+    passages = [passage for other in world.entities for passage in world.passages(other, preferred)]
+    rng.shuffle(passages)
+    topic = rng.choice(entity.facts()).topic
+    pools = passage_pools(passages, entity, topic)
+    documents = []
+    for number in range(rng.choices(range(most_documents + 1), [1, 3, 3, 6][: most_documents + 1])[0]):
+        gold = number == 0 and rng.random() < 0.75
+        documents.append(pools["gold"].pop() if gold else draw_distractor(rng, pools, [5, 3, 1]))
+    rng.shuffle(documents)
+    stated = [fact for document in documents for fact in document.facts]
+    unstated = [fact for other in world.entities[:4] for fact in other.facts() if fact not in stated]
+    instruction = ABSTAIN if documents and rng.random() < 0.3 else ANSWER
+    facts = []
+    for _ in range(5 if documents else 2):
+        pool = stated if stated and rng.random() < answerable else unstated
+        on_topic = [fact for fact in pool if fact.topic == topic]
+        facts.append(rng.choice(on_topic if on_topic and rng.random() < 0.6 else pool))
+    conversation = conversation_before(world, facts, HISTORY if most_documents > 2 else SHORT_HISTORY)
+    return answer_branches(conversation, facts, documents, instruction)
+
+
+def distractor_reading(
+    rng: random.Random, split: str, count: int = 3, answerable: float = 0.6, abstain: float = 0.25
+) -> list[Branch]:
+    """Questions on documents that mostly state the same of other entities, in the words of the question.
+
+    A model that goes by words alone is wrong here; one that does not find the entity should be unsure.
+
+    Args:
+        rng: source of every choice.
+        split: split of the entities' names.
+        count: number of documents.
+        answerable: share of the episodes with a gold document.
+        abstain: share of the episodes that allow abstaining. If 1, one document has a history of any length.
+    """
+    kind = rng.choice(KIND_DRAW)
+    world = World(rng, split, [kind] * 5 + [rng.choice(KIND_DRAW)], namesakes=0.2)
+    entity, *others = world.entities
+    asked, wording = rng.choice(entity.facts()), rng.randrange(3)
+    passages = world.passages(entity, {})
+    passages += [p for other in others for p in world.passages(other, {asked.topic: wording}, preference=0.85)]
+    pools = passage_pools(passages, entity, asked.topic)
+    for pool in pools.values():
+        rng.shuffle(pool)
+    documents = [pools["gold"][0]] if rng.random() < answerable else []
+    while len(documents) < count:
+        documents.append(draw_distractor(rng, pools, [7, 2, 1]))
+    rng.shuffle(documents)
+    instruction = ABSTAIN if rng.random() < abstain else ANSWER
+    stated = [fact for document in documents for fact in document.facts]
+    of_entity = [fact for fact in stated if fact.entity is entity]
+    of_others = [fact for fact in stated if fact.entity is not entity and fact.topic == asked.topic]
+    facts = [asked, asked, *(rng.choice(pool) if pool else asked for pool in (of_entity, of_others, stated))]
+    conversation = conversation_before(world, facts, HISTORY if count > 2 or abstain == 1 else SHORT_HISTORY)
+    return answer_branches(conversation, facts, documents, instruction, wording)
+
+
+def rewriting(rng: random.Random, split: str, shares: dict[str, float] = REWRITES) -> list[Branch]:
+    """Four next questions after one history; the targets are rewrites of each quality, by their shares."""
+    world, _ = small_world(rng, split)
+    conversation, branches = Conversation(world), []
+    for _ in range(rng.choices(range(len(HISTORY)), HISTORY)[0]):
+        conversation.add_turn(conversation.ask(conversation.next_fact()))
+    for _ in range(4):
+        question = conversation.ask(conversation.next_fact())
+        quality = rng.choices(list(shares), list(shares.values()))[0]
+        messages = RewritePrompt().messages(conversation.history, question.text)
+        branches.append(Branch(messages, rewrite(conversation, question, quality)))
+    return branches
+
+
+def rewrite(conversation: Conversation, question: Question, quality: str) -> str:
+    """A rewrite that is `right`, `raw` (the question itself), `wrong` (another entity) or `short` (part of a name)."""
+    rng, entity = conversation.rng, question.fact.entity
+    wording = question.wording if rng.random() < 0.4 else rng.randrange(3)
+    if quality == "raw":
+        return question.text
+    if quality == "wrong":
+        for pool in (conversation.seen, conversation.world.entities):
+            names = [other.name for other in pool if other.kind == entity.kind and other is not entity]
+            if names:
+                return question.fact.question(wording, rng.choice(names))
+    return question.fact.question(wording, entity.name if quality == "right" else entity.short_name)
+
+
+def small_world(rng: random.Random, split: str) -> tuple[World, dict[Topic, int]]:
+    """A world of six entities, the first four of one kind, and the wordings that its passages prefer, if any."""
+    kind = rng.choice(KIND_DRAW)
+    world = World(rng, split, [kind] * 4 + rng.sample(sorted(set(KINDS) - {kind}), 2), namesakes=0.2)
+    preferred = {(kind, attribute): rng.randrange(3) for attribute in KINDS[kind]["attributes"]}
+    return world, preferred if rng.random() < 0.7 else {}
+
+
+def passage_pools(passages: list[Passage], entity: Entity, topic: Topic) -> dict[str, list[Passage]]:
+    """Passages by whether they are about an entity and whether they state a topic; `gold` ones do both."""
+    pools = {"gold": [], "same_entity": [], "same_topic": [], "other": []}
+    for passage in passages:
+        on_topic = any(fact.topic == topic for fact in passage.facts)
+        if passage.facts[0].entity is entity:
+            pools["gold" if on_topic else "same_entity"].append(passage)
+        else:
+            pools["same_topic" if on_topic else "other"].append(passage)
+    return pools
+
+
+def draw_distractor(rng: random.Random, pools: dict[str, list[Passage]], weights: list[int]) -> Passage:
+    """Take a passage from the pool of the same topic, of the same entity or of the others, by `weights`."""
+    pool = rng.choices([pools["same_topic"], pools["same_entity"], pools["other"]], weights)[0]
+    return (pool or pools["other"]).pop()
+
+
+def conversation_before(world: World, facts: list[Fact], weights: list[int]) -> Conversation:
+    """A conversation of 0, 1, 2 ... turns, by `weights`, that asks for none of `facts`. The last turn is mostly about
+    the entity of the first one."""
+    rng, conversation = world.rng, Conversation(world)
+    turns = rng.choices(range(len(weights)), weights)[0]
+    for number in range(turns):
+        fact, is_last = conversation.next_fact(), number == turns - 1
+        if rng.random() < (0.75 if is_last else 0.4):
+            entity = facts[0].entity if is_last else rng.choice(facts).entity
+            fact = rng.choice(entity.facts())
+        if fact not in facts:
+            conversation.add_turn(conversation.ask(fact))
+    return conversation
+
+
+def answer_branches(
+    conversation: Conversation, facts: list[Fact], documents: list[Passage], instruction: str = ANSWER,
+    preferred: int | None = None,
+) -> list[Branch]:  # fmt: skip
+    """Next questions for facts, without repeats; the target is the value, or to abstain where `instruction` allows it
+    and no document states the fact. Three in five questions use the preferred wording, if there is one."""
+    texts, branches = [document.text for document in documents], {}
+    for fact in facts:
+        wording = preferred if preferred is not None and conversation.rng.random() < 0.6 else None
+        question = conversation.ask(fact, wording).text
+        unknown = not any(fact in document.facts for document in documents)
+        target = "NO-RESPONSE" if unknown and instruction is ABSTAIN else fact.value
+        branches[question] = Branch(answer_messages(conversation.history, question, texts, instruction), target)
+    return list(branches.values())

@@ -1,0 +1,191 @@
+"""The training of the tiny model."""
+
+import os
+import random
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from transformers import Qwen2ForCausalLM
+
+from core.artifacts import versions, write_json
+from core.runtime import Progress, log
+from train.tiny.curriculum import LEVELS, Curriculum
+from train.tiny.model import new_model
+from train.tiny.muon import Muon
+from train.tiny.packing import PackedSequence, collate, pack
+from train.tiny.tokenizer import make_tokenizer
+
+WARM_UP, DECAY_SHARE = 100, 0.5  # steps of warm-up; share of the steps before the final lessons with decay
+FINAL_SHARE, FINAL_RATE = 0.05, 0.15  # share of the steps for the final lessons; factor of their learning rate
+EVALUATE_EVERY, CHECKPOINT_EVERY = 50, 100  # steps
+
+
+def rate_factor(step: int, final_start: int, steps: int) -> float:
+    """Factor of the learning rate: warm-up, constant, and linear decay, twice: before and in the final lessons."""
+    if step >= final_start:
+        return FINAL_RATE * (steps - step) / (steps - final_start)
+    return min(1.0, (step + 1) / WARM_UP, (final_start - step) / (DECAY_SHARE * final_start))
+
+
+def model_inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: batch[name] for name in ("input_ids", "position_ids", "attention_mask")}
+
+
+def loss_of(model: Qwen2ForCausalLM, batch: dict[str, Tensor], prompt_weight: float) -> Tensor:
+    """Mean cross-entropy of the target tokens, and `prompt_weight` times that of 30% of the prompt tokens."""
+    hidden = model.model(**model_inputs(batch), use_cache=False).last_hidden_state
+    sampled = (torch.rand_like(batch["is_target"]) < 0.3) | (batch["is_target"] > 0)
+    chosen = sampled & (batch["labels"] >= 0)
+    logits, labels, target = model.lm_head(hidden[chosen]), batch["labels"][chosen], batch["is_target"][chosen]
+    loss, prompt = torch.nn.functional.cross_entropy(logits, labels, reduction="none"), 1 - target
+    return (loss * target).sum() / target.sum() + prompt_weight * (loss * prompt).sum() / prompt.sum().clamp(min=1)
+
+
+class Trainer:
+    """Model, optimizers and progress of one training.
+
+    The data of a step depend on the seed, the level and the number of the step. With `torch.distributed`, each
+    process takes its share of the episodes of a step, and the gradients are added.
+
+    Args:
+        out: folder of the model and its checkpoint.
+        seed: seed of the weights and the data.
+        steps: number of updates.
+        batch: episodes per update; the first levels have more, which are shorter.
+        lr: learning rate of the weight matrices; the other parameters have half of it.
+    """
+
+    def __init__(self, out: Path, seed: int, steps: int, batch: int, lr: float):
+        self.out, self.seed, self.steps, self.batch = out, seed, steps, batch
+        self.final_start = steps - int(FINAL_SHARE * steps)
+        self.step_number = self.level = self.tokens = 0
+        self.start, self.checkpoint = time.monotonic(), out / "checkpoint.pt"
+        self.rank, self.processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.tokenizer = make_tokenizer(seed)
+        self.curriculum = Curriculum(self.tokenizer)
+        self.model = new_model(self.tokenizer, seed).to(self.device)
+        parameters = list(self.model.named_parameters())
+        matrices = [p for name, p in parameters if p.ndim == 2 and "embed" not in name]
+        others = [p for name, p in parameters if p.ndim != 2 or "embed" in name]
+        self.optimizers = Muon(matrices, lr), torch.optim.AdamW(others, lr / 2, betas=(0.9, 0.98), weight_decay=0.01)
+        self.peak_rates = lr, lr / 2
+
+    def sequences(self) -> list[PackedSequence]:
+        """This process's share of the episodes of the next step, shortest first."""
+        rng, level = random.Random(f"{self.seed} lesson {self.step_number}"), LEVELS[self.level]
+        final = self.step_number >= self.final_start
+        episodes = [self.curriculum.episode(rng, level, final) for _ in range(self.batch * level.episodes)]
+        return sorted(map(pack, episodes), key=len)[self.rank :: self.processes]
+
+    def collate(self, sequences: list[PackedSequence]) -> dict[str, Tensor]:
+        batch = collate(sequences, self.tokenizer.pad_token_id)
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
+
+    def add_up(self, *tensors: Tensor) -> None:
+        """Add tensors over the processes, in place."""
+        for tensor in tensors if self.processes > 1 else ():
+            dist.all_reduce(tensor)
+
+    def step(self) -> float:
+        """Make one update; returns the loss."""
+        torch.manual_seed(self.seed * 1_000_003 + self.step_number * self.processes + self.rank)
+        sequences, prompt_weight = self.sequences(), LEVELS[self.level].prompt_weight
+        loss, tokens = torch.zeros((), device=self.device), torch.zeros((), dtype=torch.long, device=self.device)
+        size = max(1, len(sequences) // 4)
+        for start in range(0, len(sequences), size):
+            batch = self.collate(sequences[start : start + size])
+            share = len(batch["labels"]) / len(sequences) / self.processes
+            part = loss_of(self.model, batch, prompt_weight) * share
+            part.backward()
+            loss += part.detach()
+            tokens += (batch["labels"] >= 0).sum()
+        self.add_up(loss, tokens, *(parameter.grad for parameter in self.model.parameters()))
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        factor = rate_factor(self.step_number, self.final_start, self.steps)
+        for optimizer, peak_rate in zip(self.optimizers, self.peak_rates, strict=True):
+            optimizer.param_groups[0]["lr"] = peak_rate * factor
+            optimizer.step()
+            optimizer.zero_grad()
+        self.tokens += int(tokens)
+        self.step_number += 1
+        return float(loss)
+
+    @torch.inference_mode()
+    def accuracy(self, episodes: int = 64) -> float:
+        """Share of the targets in test episodes of the level that greedy decoding gets right, from 0 to 1."""
+        rng, level = random.Random("accuracy"), LEVELS[self.level]
+        sequences = [pack(self.curriculum.test_episode(rng, level)) for _ in range(episodes)]
+        counts = torch.zeros(2, dtype=torch.long, device=self.device)  # right, all
+        sequences = sequences[self.rank :: self.processes]
+        for start in range(0, len(sequences), 8):
+            batch = self.collate(sequences[start : start + 8])
+            predicted = self.model(**model_inputs(batch), use_cache=False).logits.argmax(-1)
+            rows, length = batch["labels"].shape
+            branch = batch["branches"] + length * torch.arange(rows, device=self.device)[:, None]  # distinct in batch
+            is_target = batch["is_target"] > 0
+            total = len(branch[is_target].unique())
+            wrong = len(branch[is_target & (predicted != batch["labels"])].unique())
+            counts += torch.tensor([total - wrong, total], device=self.device)
+        self.add_up(counts)
+        right, total = counts.tolist()
+        return right / total
+
+    def save_checkpoint(self) -> None:
+        progress = self.step_number, self.level, self.tokens, time.monotonic() - self.start
+        states = [part.state_dict() for part in (self.model, *self.optimizers)]
+        temporary = self.checkpoint.with_suffix(".part")
+        torch.save({"progress": progress, "states": states}, temporary)
+        temporary.replace(self.checkpoint)
+
+    def load_checkpoint(self) -> None:
+        saved = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
+        self.step_number, self.level, self.tokens, seconds = saved["progress"]
+        self.start = time.monotonic() - seconds
+        for part, state in zip((self.model, *self.optimizers), saved["states"], strict=True):
+            part.load_state_dict(state)
+
+    def save(self) -> None:
+        """Write tokenizer, model (in float16) and `training.json`, which the model card is made from."""
+        training = {
+            "seed": self.seed,
+            "steps": self.steps,
+            "batch": self.batch,
+            "processes": self.processes,
+            "tokens": self.tokens,
+            "parameters": self.model.num_parameters(),
+            "minutes": round((time.monotonic() - self.start) / 60, 1),
+            "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores",
+            "commit": versions().get("commit", "unknown"),
+        }
+        self.tokenizer.save_pretrained(self.out)
+        self.model.to(torch.float16).save_pretrained(self.out)
+        write_json(self.out / "training.json", training)
+
+    def train(self) -> list[float]:
+        """Train to the end, from the checkpoint if there is one, and save; returns the loss of each step made."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        if self.checkpoint.exists():
+            self.load_checkpoint()
+            log.info("resuming from step %d", self.step_number)
+        losses = []
+        with Progress("tiny model", self.steps - self.step_number, "steps") as progress:
+            while self.step_number < self.steps:
+                losses.append(self.step())
+                progress.advance()
+                if self.step_number % EVALUATE_EVERY == 0:
+                    accuracy, recent = self.accuracy(), losses[-EVALUATE_EVERY:]
+                    log.info(
+                        "step %d: loss %.3f, %.1fM tokens, level %d, %.1f%% right", self.step_number,
+                        sum(recent) / len(recent), self.tokens / 1e6, self.level, 100 * accuracy,
+                    )  # fmt: skip
+                    self.level += accuracy >= LEVELS[self.level].mastery
+                if self.step_number % CHECKPOINT_EVERY == 0 and self.rank == 0:
+                    self.save_checkpoint()
+        if self.rank == 0:
+            self.save()
+            self.checkpoint.unlink(missing_ok=True)
+        return losses

@@ -1,0 +1,92 @@
+"""Write the tiny world: a corpus, and conversations with answers, relevant passages and rewrites.
+
+    python -m train.tiny.world --out world --seed 0     # writes corpus.jsonl, train.jsonl, dev.jsonl, test.jsonl
+"""
+
+import argparse
+import json
+import random
+from pathlib import Path
+
+from core.artifacts import read_json, sha256, write_atomic, write_json
+from core.errors import InputError
+from core.runtime import log, run_command, set_up_logging
+from train.tiny.conversation import simulate
+from train.tiny.entities import GRAMMAR_FILE, KINDS, World
+
+SIZES = {"train": (170, 190), "dev": (80, 60), "test": (80, 60)}  # split -> number of entities, of conversations
+KIND_SHARES = {"person": 0.5, "company": 0.2, "film": 0.1, "town": 0.2}
+SOURCES = [GRAMMAR_FILE, *(Path(__file__).with_name(name) for name in ("entities.py", "conversation.py", "world.py"))]
+
+
+def mixed_kinds(size: int) -> list[str]:
+    """The kinds of `size` entities, by `KIND_SHARES`."""
+    return [kind for kind, share in KIND_SHARES.items() for _ in range(round(size * share))]
+
+
+def write_world(out: Path, seed: int, sizes: dict[str, tuple[int, int]] = SIZES) -> None:
+    """Write `corpus.jsonl` and a file of turns per split; the same seed gives the same bytes."""
+    rng = random.Random(seed)
+    preferred = {(kind, attribute): rng.randrange(3) for kind in KINDS for attribute in KINDS[kind]["attributes"]}
+    corpus = []
+    for split, (entities, conversations) in sizes.items():
+        world = World(random.Random(f"{seed} {split}"), split, mixed_kinds(entities))
+        passages = {entity: world.passages(entity, preferred, preference=0.85) for entity in world.entities}
+        corpus += [{"id": passage.id, "text": passage.text} for about in passages.values() for passage in about]
+        turns = [
+            {
+                "id": f"{split}{number}_{depth}",
+                "conversation": f"{split}{number}",
+                "kind": question.kind,
+                "history": history,
+                "question": question.text,
+                "answers": [question.fact.value],
+                "relevant": {p.id: 1 for p in passages[question.fact.entity] if question.fact in p.facts},
+                "rewrite": question.rewrite,
+            }
+            for number in range(conversations)
+            for depth, (history, question) in enumerate(simulate(world, world.rng.randint(6, 8)), 1)
+        ]
+        write_lines(out / f"{split}.jsonl", turns)
+    rng.shuffle(corpus)
+    write_lines(out / "corpus.jsonl", corpus)
+
+
+def write_lines(path: Path, records: list[dict]) -> None:
+    write_atomic(path, "".join(json.dumps(record) + "\n" for record in records))
+
+
+def make_quickstart_data(out: Path, seed: int = 0) -> None:
+    """Write the quickstart's world, unless the folder holds it.
+
+    Raises:
+        InputError: the folder holds the world of another seed, or of another version of its code or grammar.
+    """
+    marker, expected = out / "world.json", {"seed": seed, "version": sha256(*SOURCES)[:16]}
+    if not marker.exists():
+        write_world(out, seed)
+        write_json(marker, expected)
+        return
+    present = read_json(marker)
+    for key, value in expected.items():
+        if present.get(key) != value:
+            raise InputError(
+                f"{out} holds the tiny world of another {key} ({present.get(key)}, not {value}); use another "
+                "`--run.dir`, or remove that folder."
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the files")
+    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same world (default 0)")
+    arguments = parser.parse_args()
+    set_up_logging()
+    if (arguments.out / "corpus.jsonl").exists():
+        raise InputError(f"{arguments.out} holds a corpus.jsonl already; name another folder, or remove it.")
+    write_world(arguments.out, arguments.seed)
+    log.info("tiny world -> %s", arguments.out)
+
+
+if __name__ == "__main__":
+    run_command(main)
