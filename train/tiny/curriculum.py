@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerFast
 
-from train.tiny.entities import GRAMMAR, KINDS, listed_values
+from train.tiny.entities import ATTRIBUTES, GRAMMAR, listed_values
 from train.tiny.lessons import distractor_reading, final_lesson, mixed_lesson, recall
 from train.tiny.packing import EncodedBranch
 from train.tiny.tokenizer import encode
@@ -14,87 +14,78 @@ from train.tiny.tokenizer import encode
 
 @dataclass(frozen=True)
 class Level:
-    """What the episodes of one level are, and how they are trained on."""
+    """The episodes of a level, and how they are trained on."""
 
     lesson: str  # copying, records or words
-    mastery: float  # accuracy on test episodes at which the next level begins
-    episodes: int  # episodes per step, as a multiple of the batch size: short episodes are more
-    filler: int = 0  # largest number of filler tokens between key and value
-    documents: int = 0  # largest number of documents
+    mastery: float  # accuracy in test episodes that ends the level
+    episodes: int  # episodes per step, as a multiple of the batch size: shorter ones are more
     prompt_weight: float = 0.0  # weight of the loss on prompt tokens; 0 where they are random
+    filler: int = 0  # largest number of filler tokens in a record
+    documents: int = 0  # largest number of documents
 
 
 LEVELS = (
     Level("copying", mastery=0.6, episodes=4),
     *(Level("records", mastery=0.85, episodes=4, filler=filler) for filler in range(7)),
     Level("words", mastery=0.85, episodes=2, prompt_weight=0.1),
-    Level("words", mastery=0.6, episodes=1, documents=2, prompt_weight=0.1),
-    Level("words", mastery=math.inf, episodes=1, documents=3, prompt_weight=0.1),
+    Level("words", mastery=0.6, episodes=1, prompt_weight=0.1, documents=2),
+    Level("words", mastery=math.inf, episodes=1, prompt_weight=0.1, documents=3),
 )
 
 
 class Curriculum:
-    """Samples encoded episodes of a level."""
+    """Samples encoded episodes."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
         self.tokenizer, self.tokens = tokenizer, token_sets(tokenizer)
         self.marker = tokenizer.convert_tokens_to_ids("<|assistant|>")
 
     def episode(self, rng: random.Random, level: Level, final: bool = False) -> list[EncodedBranch]:
-        """An episode to train on; with `final`, one of the final lessons if the level has documents."""
+        """An episode of a level to train on; `final` replaces reading by the final lessons."""
         if level.lesson == "copying":
             return copying(rng, self.tokens)
         if level.lesson == "records":
             return records(rng, self.tokens, level.filler, self.marker)
         is_final = final and level.documents
-        branches = final_lesson(rng, "lm") if is_final else mixed_lesson(rng, "lm", level.documents)
-        return encode(self.tokenizer, branches)
+        return encode(
+            self.tokenizer, final_lesson(rng, "lm") if is_final else mixed_lesson(rng, "lm", level.documents)
+        )
 
     def test_episode(self, rng: random.Random, level: Level) -> list[EncodedBranch]:
-        """An episode with unseen names whose answers are all in the context."""
+        """An episode with unseen names in which the context holds every answer."""
         if level.lesson != "words":
             return self.episode(rng, level)
-        documents = level.documents
-        branches = distractor_reading(rng, "dev", documents, answerable=1.0) if documents else recall(rng, "dev")
-        return encode(self.tokenizer, branches)
+        if not level.documents:
+            return encode(self.tokenizer, recall(rng, "dev"))
+        return encode(self.tokenizer, distractor_reading(rng, "dev", level.documents, answerable=1.0))
 
 
 def token_sets(tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
-    """Ids of the tokens of name syllables, of listed words, of digits, and of the other words of the grammar."""
-    attributes = [grammar for kind in KINDS.values() for grammar in kind["attributes"].values()]
+    """Ids of the tokens of name syllables, of listed words, of digits, and of the other words in the grammar."""
+    templates = [text for attribute in ATTRIBUTES for text in attribute["says"] + attribute["asks"]]
     texts = [
         [f" {start}{end}" for start in GRAMMAR["starts"] for end in GRAMMAR["ends"]],
         [f" {word}" for word in [*listed_values(), *GRAMMAR["given"]]],
         list("0123456789"),
-        [f" {word}" for a in attributes for text in a["says"] + a["asks"] for word in text.split() if word.isalpha()],
+        [f" {word}" for template in templates for word in template.split() if word.isalpha()],
     ]
     sets = [{token for ids in tokenizer(group)["input_ids"] for token in ids} for group in texts]
-    sets[3] -= sets[0] | sets[1] | sets[2]
-    return [sorted(ids) for ids in sets]
+    return [sorted(ids) for ids in (*sets[:3], sets[3] - sets[0] - sets[1] - sets[2])]
 
 
 def copying(rng: random.Random, tokens: list[list[int]]) -> list[EncodedBranch]:
-    """Random tokens in which a span comes twice; the target is the rest of its repetition."""
-    span = noise(rng, tokens, 3, 8)
-    return [(noise(rng, tokens, 1, 10) + span + noise(rng, tokens, 1, 10) + span[:1], span[1:])]
+    """Random tokens in which a span repeats; the target is the rest of the repetition."""
 
+    def noise(least: int, most: int) -> list[int]:
+        return [rng.choice(rng.choices(tokens[:3], [6, 3, 1])[0]) for _ in range(rng.randint(least, most))]
 
-def noise(rng: random.Random, tokens: list[list[int]], least: int, most: int) -> list[int]:
-    """Random syllables, words and digits."""
-    return [rng.choice(rng.choices(tokens[:3], [6, 3, 1])[0]) for _ in range(rng.randint(least, most))]
+    span = noise(3, 8)
+    return [(noise(1, 10) + span + noise(1, 10) + span[:1], span[1:])]
 
 
 def records(rng: random.Random, tokens: list[list[int]], filler: int, marker: int) -> list[EncodedBranch]:
-    """Key-value records; each branch asks for the value of a key.
-
-    More filler moves the values away from their keys: small steps from copying to recall.
-
-    Args:
-        rng: source of every choice.
-        tokens: the sets of `token_sets`.
-        filler: largest number of filler tokens between key and value, the same ones in each record.
-        marker: token after which the value is asked for.
-    """
+    """Key-value records; each branch asks for the value of a key by `marker`. Up to `filler` tokens, alike in all
+    records, part keys from values: small steps from copying to recall."""
     syllables, words, digits, others = tokens
     keys = [rng.choices(syllables, k=2) for _ in range(rng.randint(2, 6))]
     values = [rng.choices(rng.choice([words, digits]), k=rng.randint(1, 2)) for _ in keys]

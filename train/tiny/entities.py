@@ -14,6 +14,7 @@ import yaml
 GRAMMAR_FILE = Path(__file__).with_name("grammar.yaml")
 GRAMMAR = yaml.safe_load(GRAMMAR_FILE.read_text(encoding="utf-8"))
 KINDS = GRAMMAR["kinds"]
+ATTRIBUTES = [attribute for kind in KINDS.values() for attribute in kind["attributes"].values()]
 # A name stem belongs to one split, by its CRC modulo 8, so no name is in two splits; `lm` is for pretraining.
 SPLITS = {"train": (0,), "dev": (1,), "test": (2,), "lm": (3, 4, 5, 6, 7)}
 Topic = tuple[str, str]  # kind and attribute
@@ -134,10 +135,7 @@ class World:
     def passages(self, entity: Entity, preferred: dict[Topic, int], preference: float = 0.6) -> list[Passage]:
         """Passages that state two or three facts of an entity each; one in ten has a reworded near-duplicate.
 
-        Args:
-            entity: what the passages are about.
-            preferred: the wording (0 to 2) that a topic prefers, if any.
-            preference: probability of that wording; otherwise one of the three is drawn.
+        `preferred` maps topics to the wording (0 to 2) that is used with probability `preference`; otherwise any is.
         """
         facts = entity.facts()
         self.rng.shuffle(facts)
@@ -165,11 +163,7 @@ class World:
         return " ".join(sentences)
 
 
-def attributes() -> list[dict]:
-    """The grammar of every attribute."""
-    return [attribute for kind in KINDS.values() for attribute in kind["attributes"].values()]
-
-
 def listed_values() -> list[str]:
     """The values of every attribute that takes them from a list."""
-    return [value for attribute in attributes() if isinstance(attribute["value"], list) for value in attribute["value"]]
+    lists = [attribute["value"] for attribute in ATTRIBUTES if isinstance(attribute["value"], list)]
+    return [value for values in lists for value in values]

@@ -1,11 +1,11 @@
 """Lessons in words for the tiny model: recall, reading, reading among distractors, and rewriting.
 
 A lesson samples an episode in a fresh world: questions on the same conversation and documents. They are branches of a
-common prefix, which training reads once for all of them (`train.tiny.packing`).
+common prefix, which training reads once for all of them. `rng` is the source of every choice, `split` that of names.
 """
 
-import random
 from dataclasses import dataclass
+from random import Random
 
 from core.records import Message
 from rewriter.prompts import RewritePrompt
@@ -22,62 +22,52 @@ FINAL_REWRITES = {"right": 0.22, "raw": 0.66, "wrong": 0.06, "short": 0.06}  # t
 
 @dataclass
 class Branch:
-    """One prompt of an episode, and its target text."""
+    """One prompt of an episode, with its target text."""
 
     messages: list[Message]
     target: str
 
 
-def mixed_lesson(rng: random.Random, split: str, documents: int) -> list[Branch]:
-    """An episode of a level in words.
+def mixed_lesson(rng: Random, split: str, documents: int) -> list[Branch]:
+    """A lesson for a level in words: recall and rewriting with 0 documents, mostly reading with up to 2 or 3.
 
-    Args:
-        rng: source of every choice.
-        split: split of the entities' names.
-        documents: 0 for recall and some rewriting; 2 or 3 for reading up to so many documents. With 2 the answer is
-            always in the context; with 3 it may not be, and conversations are longer.
+    With 3 documents, conversations are longer and not every answer is in the context.
     """
     rewriting_share, recall_share = {0: (0.15, 1.0), 2: (0.2, 0.2), 3: (0.3, 0.05)}[documents]
     if rng.random() < rewriting_share:
         return rewriting(rng, split)
     if rng.random() < recall_share:
         return recall(rng, split)
-    answerable = 0.6 if documents == 3 else 1.0
-    if rng.random() < 0.6:
-        return distractor_reading(rng, split, documents, answerable)
-    return reading(rng, split, documents, answerable)
+    lesson = distractor_reading if rng.random() < 0.6 else reading
+    return lesson(rng, split, documents, 0.6 if documents == 3 else 1.0)
 
 
-def final_lesson(rng: random.Random, split: str) -> list[Branch]:
-    """An episode of the last steps: rewrites as an untuned model's, reading, and abstaining from one document."""
+def final_lesson(rng: Random, split: str) -> list[Branch]:
+    """A lesson for the last steps: rewriting like an untuned model, reading, or abstaining from one document."""
     draw = rng.random()
     if draw < 0.4:
         return rewriting(rng, split, FINAL_REWRITES)
     return distractor_reading(rng, split) if draw < 0.85 else distractor_reading(rng, split, 1, abstain=1.0)
 
 
-def recall(rng: random.Random, split: str) -> list[Branch]:
-    """One attribute of three to six entities, stated in a sentence each: the name alone tells which one answers."""
+def recall(rng: Random, split: str) -> list[Branch]:
+    """One attribute of three to six entities, in a sentence each: the name alone tells which one answers."""
     kind = rng.choice(KIND_DRAW)
     world = World(rng, split, [kind] * rng.randint(3, 6), namesakes=0.2)
     attribute = rng.choice(list(KINDS[kind]["attributes"]))
     facts = [Fact(entity, attribute) for entity in world.entities]
     documents = [
-        Passage("", fact.statement(rng.choice(fact.grammar["says"]), "full", rng), (fact,))
+        Passage("", fact.statement(rng.choice(fact.grammar["says"]), "full", rng), [fact])
         for fact in rng.sample(facts, len(facts))
     ]
     return answer_branches(Conversation(world), rng.sample(facts, min(5, len(facts))), documents)
 
 
-def reading(rng: random.Random, split: str, most_documents: int, answerable: float) -> list[Branch]:
-    """Questions on documents as a retriever returns them: about an entity, or similar ones about others.
+def reading(rng: Random, split: str, most_documents: int, answerable: float) -> list[Branch]:
+    """Questions on 0 to 3 documents as a retriever returns them: about an entity, or similar ones about others.
 
-    Args:
-        rng: source of every choice.
-        split: split of the entities' names.
-        most_documents: largest number of documents, at most 3; the smallest is 0.
-        answerable: share of the questions that the documents answer. For three in ten episodes, the target of the
-            others is to abstain; for the rest it cannot be known, and the model learns to be unsure.
+    A share `answerable` of the questions has its answer in the documents. In three of ten episodes the target of the
+    others is to abstain; elsewhere it cannot be known, so the model learns to be unsure.
     """
     world, preferred = small_world(rng, split)
     entity = world.entities[0]
@@ -103,18 +93,12 @@ def reading(rng: random.Random, split: str, most_documents: int, answerable: flo
 
 
 def distractor_reading(
-    rng: random.Random, split: str, count: int = 3, answerable: float = 0.6, abstain: float = 0.25
+    rng: Random, split: str, count: int = 3, answerable: float = 0.6, abstain: float = 0.25
 ) -> list[Branch]:
-    """Questions on documents that mostly state the same of other entities, in the words of the question.
+    """Questions on `count` documents, most of which state the same of other entities in the words of the question.
 
-    A model that goes by words alone is wrong here; one that does not find the entity should be unsure.
-
-    Args:
-        rng: source of every choice.
-        split: split of the entities' names.
-        count: number of documents.
-        answerable: share of the episodes with a gold document.
-        abstain: share of the episodes that allow abstaining. If 1, one document has a history of any length.
+    A model that goes by words alone is wrong here; one that does not find the entity should be unsure. A share
+    `answerable` of the episodes has a gold document; a share `abstain` allows abstaining.
     """
     kind = rng.choice(KIND_DRAW)
     world = World(rng, split, [kind] * 5 + [rng.choice(KIND_DRAW)], namesakes=0.2)
@@ -138,7 +122,7 @@ def distractor_reading(
     return answer_branches(conversation, facts, documents, instruction, wording)
 
 
-def rewriting(rng: random.Random, split: str, shares: dict[str, float] = REWRITES) -> list[Branch]:
+def rewriting(rng: Random, split: str, shares: dict[str, float] = REWRITES) -> list[Branch]:
     """Four next questions after one history; the targets are rewrites of each quality, by their shares."""
     world, _ = small_world(rng, split)
     conversation, branches = Conversation(world), []
@@ -166,7 +150,7 @@ def rewrite(conversation: Conversation, question: Question, quality: str) -> str
     return question.fact.question(wording, entity.name if quality == "right" else entity.short_name)
 
 
-def small_world(rng: random.Random, split: str) -> tuple[World, dict[Topic, int]]:
+def small_world(rng: Random, split: str) -> tuple[World, dict[Topic, int]]:
     """A world of six entities, the first four of one kind, and the wordings that its passages prefer, if any."""
     kind = rng.choice(KIND_DRAW)
     world = World(rng, split, [kind] * 4 + rng.sample(sorted(set(KINDS) - {kind}), 2), namesakes=0.2)
@@ -178,16 +162,14 @@ def passage_pools(passages: list[Passage], entity: Entity, topic: Topic) -> dict
     """Passages by whether they are about an entity and whether they state a topic; `gold` ones do both."""
     pools = {"gold": [], "same_entity": [], "same_topic": [], "other": []}
     for passage in passages:
-        on_topic = any(fact.topic == topic for fact in passage.facts)
-        if passage.facts[0].entity is entity:
-            pools["gold" if on_topic else "same_entity"].append(passage)
-        else:
-            pools["same_topic" if on_topic else "other"].append(passage)
+        of_entity, on_topic = passage.facts[0].entity is entity, topic in [fact.topic for fact in passage.facts]
+        other = "same_topic" if on_topic else "other"
+        pools[("gold" if on_topic else "same_entity") if of_entity else other].append(passage)
     return pools
 
 
-def draw_distractor(rng: random.Random, pools: dict[str, list[Passage]], weights: list[int]) -> Passage:
-    """Take a passage from the pool of the same topic, of the same entity or of the others, by `weights`."""
+def draw_distractor(rng: Random, pools: dict[str, list[Passage]], weights: list[int]) -> Passage:
+    """Take a passage of the same topic, of the same entity, or any other, by `weights`."""
     pool = rng.choices([pools["same_topic"], pools["same_entity"], pools["other"]], weights)[0]
     return (pool or pools["other"]).pop()
 
@@ -200,8 +182,7 @@ def conversation_before(world: World, facts: list[Fact], weights: list[int]) -> 
     for number in range(turns):
         fact, is_last = conversation.next_fact(), number == turns - 1
         if rng.random() < (0.75 if is_last else 0.4):
-            entity = facts[0].entity if is_last else rng.choice(facts).entity
-            fact = rng.choice(entity.facts())
+            fact = rng.choice((facts[0] if is_last else rng.choice(facts)).entity.facts())
         if fact not in facts:
             conversation.add_turn(conversation.ask(fact))
     return conversation
@@ -211,8 +192,8 @@ def answer_branches(
     conversation: Conversation, facts: list[Fact], documents: list[Passage], instruction: str = ANSWER,
     preferred: int | None = None,
 ) -> list[Branch]:  # fmt: skip
-    """Next questions for facts, without repeats; the target is the value, or to abstain where `instruction` allows it
-    and no document states the fact. Three in five questions use the preferred wording, if there is one."""
+    """Next questions for facts, without repeats. The target is the value, or to abstain where `instruction` allows it
+    and no document states the fact; `preferred` is the wording of 60% of the questions."""
     texts, branches = [document.text for document in documents], {}
     for fact in facts:
         wording = preferred if preferred is not None and conversation.rng.random() < 0.6 else None

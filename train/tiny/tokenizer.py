@@ -19,13 +19,7 @@ CHAT_TEMPLATE = (
 
 
 def make_tokenizer(seed: int, size: int = 1792, episodes: int = 1500) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer like Qwen2's on the text of random episodes.
-
-    Args:
-        seed: seed of the text.
-        size: number of tokens in the vocabulary.
-        episodes: number of episodes in the text.
-    """
+    """Train a byte-level BPE tokenizer with `size` tokens, otherwise like Qwen2's, on the text of random episodes."""
     rng = random.Random(f"{seed} tokenizer")
     texts = [
         " " + text
@@ -35,13 +29,10 @@ def make_tokenizer(seed: int, size: int = 1792, episodes: int = 1500) -> PreTrai
     ]
     words = [*listed_values(), *GRAMMAR["given"], *GRAMMAR["starts"]]
     texts += [*(f" {word}" for word in words), *GRAMMAR["ends"]] * 2000
+    bpe = {"vocab_size": size, "special_tokens": SPECIAL_TOKENS, "initial_alphabet": ByteLevel.alphabet()}
     tokenizer = Qwen2Tokenizer().backend_tokenizer
     tokenizer.post_processor = None
-    alphabet = ByteLevel.alphabet()
-    trainer = BpeTrainer(
-        vocab_size=size, special_tokens=SPECIAL_TOKENS, initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(texts, BpeTrainer(**bpe, show_progress=False))
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="<|endoftext|>",
@@ -52,7 +43,7 @@ def make_tokenizer(seed: int, size: int = 1792, episodes: int = 1500) -> PreTrai
 
 
 def render(messages: list[Message]) -> str:
-    """`CHAT_TEMPLATE` with the generation prompt in plain Python, for a thousand prompts a second."""
+    """`CHAT_TEMPLATE` with the generation prompt in plain Python: faster than Jinja."""
     return "".join(f"<|{m['role']}|> {m['content']}<|end|>" for m in messages) + "<|assistant|>"
 
 

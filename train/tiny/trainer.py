@@ -13,9 +13,8 @@ from transformers import Qwen2ForCausalLM
 from core.artifacts import versions, write_json
 from core.runtime import Progress, log
 from train.tiny.curriculum import LEVELS, Curriculum
-from train.tiny.model import new_model
-from train.tiny.muon import Muon
-from train.tiny.packing import PackedSequence, collate, pack
+from train.tiny.model import Muon, new_model
+from train.tiny.packing import collate, pack
 from train.tiny.tokenizer import make_tokenizer
 
 WARM_UP, DECAY_SHARE = 100, 0.5  # steps of warm-up; share of the steps before the final lessons with decay
@@ -24,23 +23,21 @@ EVALUATE_EVERY, CHECKPOINT_EVERY = 50, 100  # steps
 
 
 def rate_factor(step: int, final_start: int, steps: int) -> float:
-    """Factor of the learning rate: warm-up, constant, and linear decay, twice: before and in the final lessons."""
+    """Factor of the learning rate: warm-up, constant, linear decay to 0; then a second decay in the final lessons."""
     if step >= final_start:
         return FINAL_RATE * (steps - step) / (steps - final_start)
     return min(1.0, (step + 1) / WARM_UP, (final_start - step) / (DECAY_SHARE * final_start))
 
 
-def model_inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: batch[name] for name in ("input_ids", "position_ids", "attention_mask")}
-
-
-def loss_of(model: Qwen2ForCausalLM, batch: dict[str, Tensor], prompt_weight: float) -> Tensor:
-    """Mean cross-entropy of the target tokens, and `prompt_weight` times that of 30% of the prompt tokens."""
-    hidden = model.model(**model_inputs(batch), use_cache=False).last_hidden_state
-    sampled = (torch.rand_like(batch["is_target"]) < 0.3) | (batch["is_target"] > 0)
-    chosen = sampled & (batch["labels"] >= 0)
-    logits, labels, target = model.lm_head(hidden[chosen]), batch["labels"][chosen], batch["is_target"][chosen]
-    loss, prompt = torch.nn.functional.cross_entropy(logits, labels, reduction="none"), 1 - target
+def loss_of(
+    model: Qwen2ForCausalLM, inputs: dict[str, Tensor], targets: dict[str, Tensor], prompt_weight: float
+) -> Tensor:
+    """Mean cross-entropy of the target tokens, plus `prompt_weight` times that of 30% of the prompt tokens."""
+    is_target = targets["is_target"]
+    sampled = ((torch.rand_like(is_target) < 0.3) | (is_target > 0)) & (targets["labels"] >= 0)
+    hidden = model.model(**inputs, use_cache=False).last_hidden_state[sampled]
+    loss = torch.nn.functional.cross_entropy(model.lm_head(hidden), targets["labels"][sampled], reduction="none")
+    target, prompt = is_target[sampled], 1 - is_target[sampled]
     return (loss * target).sum() / target.sum() + prompt_weight * (loss * prompt).sum() / prompt.sum().clamp(min=1)
 
 
@@ -68,69 +65,59 @@ class Trainer:
         self.tokenizer = make_tokenizer(seed)
         self.curriculum = Curriculum(self.tokenizer)
         self.model = new_model(self.tokenizer, seed).to(self.device)
-        parameters = list(self.model.named_parameters())
-        matrices = [p for name, p in parameters if p.ndim == 2 and "embed" not in name]
-        others = [p for name, p in parameters if p.ndim != 2 or "embed" in name]
+        parameters = {name: p for name, p in self.model.named_parameters()}
+        matrices = [p for name, p in parameters.items() if p.ndim == 2 and "embed" not in name]
+        others = [p for name, p in parameters.items() if p.ndim != 2 or "embed" in name]
         self.optimizers = Muon(matrices, lr), torch.optim.AdamW(others, lr / 2, betas=(0.9, 0.98), weight_decay=0.01)
         self.peak_rates = lr, lr / 2
 
-    def sequences(self) -> list[PackedSequence]:
-        """This process's share of the episodes of the next step, shortest first."""
+    def sequences(self) -> list[dict[str, list]]:
+        """This process's share of the packed episodes of the next step, shortest first."""
         rng, level = random.Random(f"{self.seed} lesson {self.step_number}"), LEVELS[self.level]
         final = self.step_number >= self.final_start
-        episodes = [self.curriculum.episode(rng, level, final) for _ in range(self.batch * level.episodes)]
-        return sorted(map(pack, episodes), key=len)[self.rank :: self.processes]
+        packed = [pack(self.curriculum.episode(rng, level, final)) for _ in range(self.batch * level.episodes)]
+        return sorted(packed, key=lambda sequence: len(sequence["input_ids"]))[self.rank :: self.processes]
 
-    def collate(self, sequences: list[PackedSequence]) -> dict[str, Tensor]:
-        batch = collate(sequences, self.tokenizer.pad_token_id)
-        return {name: tensor.to(self.device) for name, tensor in batch.items()}
-
-    def add_up(self, *tensors: Tensor) -> None:
-        """Add tensors over the processes, in place."""
+    def sum_over_processes(self, *tensors: Tensor) -> None:
         for tensor in tensors if self.processes > 1 else ():
             dist.all_reduce(tensor)
 
     def step(self) -> float:
         """Make one update; returns the loss."""
         torch.manual_seed(self.seed * 1_000_003 + self.step_number * self.processes + self.rank)
-        sequences, prompt_weight = self.sequences(), LEVELS[self.level].prompt_weight
-        loss, tokens = torch.zeros((), device=self.device), torch.zeros((), dtype=torch.long, device=self.device)
+        sequences, totals = self.sequences(), torch.zeros(2, device=self.device)  # loss, number of tokens
         size = max(1, len(sequences) // 4)
         for start in range(0, len(sequences), size):
-            batch = self.collate(sequences[start : start + size])
-            share = len(batch["labels"]) / len(sequences) / self.processes
-            part = loss_of(self.model, batch, prompt_weight) * share
-            part.backward()
-            loss += part.detach()
-            tokens += (batch["labels"] >= 0).sum()
-        self.add_up(loss, tokens, *(parameter.grad for parameter in self.model.parameters()))
+            inputs, targets = collate(sequences[start : start + size], self.device)
+            share = len(targets["labels"]) / len(sequences) / self.processes
+            loss = loss_of(self.model, inputs, targets, LEVELS[self.level].prompt_weight) * share
+            loss.backward()
+            totals += torch.stack([loss.detach(), (targets["labels"] >= 0).sum()])
+        self.sum_over_processes(totals, *(parameter.grad for parameter in self.model.parameters()))
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         factor = rate_factor(self.step_number, self.final_start, self.steps)
         for optimizer, peak_rate in zip(self.optimizers, self.peak_rates, strict=True):
             optimizer.param_groups[0]["lr"] = peak_rate * factor
             optimizer.step()
             optimizer.zero_grad()
-        self.tokens += int(tokens)
         self.step_number += 1
-        return float(loss)
+        self.tokens += int(totals[1])
+        return float(totals[0])
 
     @torch.inference_mode()
     def accuracy(self, episodes: int = 64) -> float:
-        """Share of the targets in test episodes of the level that greedy decoding gets right, from 0 to 1."""
-        rng, level = random.Random("accuracy"), LEVELS[self.level]
-        sequences = [pack(self.curriculum.test_episode(rng, level)) for _ in range(episodes)]
-        counts = torch.zeros(2, dtype=torch.long, device=self.device)  # right, all
+        """Share of the targets in test episodes whose every token is the most likely one, from 0 to 1."""
+        rng, counts = random.Random("accuracy"), torch.zeros(2, dtype=torch.long)  # right, all
+        sequences = [pack(self.curriculum.test_episode(rng, LEVELS[self.level])) for _ in range(episodes)]
         sequences = sequences[self.rank :: self.processes]
         for start in range(0, len(sequences), 8):
-            batch = self.collate(sequences[start : start + 8])
-            predicted = self.model(**model_inputs(batch), use_cache=False).logits.argmax(-1)
-            rows, length = batch["labels"].shape
-            branch = batch["branches"] + length * torch.arange(rows, device=self.device)[:, None]  # distinct in batch
-            is_target = batch["is_target"] > 0
-            total = len(branch[is_target].unique())
-            wrong = len(branch[is_target & (predicted != batch["labels"])].unique())
-            counts += torch.tensor([total - wrong, total], device=self.device)
-        self.add_up(counts)
+            inputs, targets = collate(sequences[start : start + 8], self.device)
+            is_target = targets["is_target"] > 0
+            is_wrong = is_target & (self.model(**inputs, use_cache=False).logits.argmax(-1) != targets["labels"])
+            for branches, target, wrong in zip(targets["branches"], is_target, is_wrong, strict=True):
+                total = len(branches[target].unique())
+                counts += torch.tensor([total - len(branches[wrong].unique()), total])
+        self.sum_over_processes(counts)
         right, total = counts.tolist()
         return right / total
 
@@ -149,7 +136,7 @@ class Trainer:
             part.load_state_dict(state)
 
     def save(self) -> None:
-        """Write tokenizer, model (in float16) and `training.json`, which the model card is made from."""
+        """Write tokenizer, model (in float16) and `training.json`, which the model card reads."""
         training = {
             "seed": self.seed,
             "steps": self.steps,

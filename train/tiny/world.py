@@ -1,6 +1,6 @@
 """Write the tiny world: a corpus, and conversations with answers, relevant passages and rewrites.
 
-    python -m train.tiny.world --out world --seed 0     # writes corpus.jsonl, train.jsonl, dev.jsonl, test.jsonl
+python -m train.tiny.world --out world --seed 0     # writes corpus.jsonl, train.jsonl, dev.jsonl, test.jsonl
 """
 
 import argparse
