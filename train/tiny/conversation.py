@@ -9,7 +9,7 @@ from train.tiny.entities import Entity, Fact, World
 
 @dataclass(frozen=True)
 class Question:
-    """A question as the user puts it: it may need the history to be understood."""
+    """A question as the user puts it."""
 
     fact: Fact
     text: str
@@ -18,7 +18,7 @@ class Question:
 
     @property
     def rewrite(self) -> str:
-        """The question as it stands alone."""
+        """The question without references to the history."""
         return self.fact.question(self.wording, self.fact.entity.name)
 
 
@@ -31,6 +31,7 @@ class Conversation:
         self.last: Fact | None = None  # of the last turn
         self.seen: list[Entity] = []  # entities that the user has asked about
         self.answered: Entity | None = None  # the entity that the last answer named
+        self.mentioned: list[Entity] = []  # both
 
     def add_turn(self, question: Question) -> None:
         """Append a question and its answer to the history."""
@@ -39,9 +40,7 @@ class Conversation:
         self.answered = self.world.by_name.get(fact.value)
         if fact.entity not in self.seen:
             self.seen.append(fact.entity)
-
-    def mentioned(self) -> list[Entity]:
-        return self.seen + ([self.answered] if self.answered and self.answered not in self.seen else [])
+        self.mentioned = self.seen + ([self.answered] if self.answered and self.answered not in self.seen else [])
 
     def ask(self, fact: Fact, wording: int | None = None) -> Question:
         """The next question for a fact, in a random wording unless `wording` names one."""
@@ -65,8 +64,8 @@ class Conversation:
             clear = entity.kind != self.last.entity.kind
             return "follow_up", ("pronoun" if is_person else "word") if clear else "short", ""
         if entity in self.seen:
-            same_kind = [other for other in self.mentioned() if other.kind == entity.kind]
-            if not is_person and len(same_kind) == 1 and rng.random() < 0.5:
+            kinds = [other.kind for other in self.mentioned]
+            if not is_person and kinds.count(entity.kind) == 1 and rng.random() < 0.5:
                 return "return", "word", rng.choice(["Once more, ", "To go back, "])
             return "return", "pronoun", f"Back to {entity.short_name}: "
         return "switch", "full", ""
@@ -75,21 +74,21 @@ class Conversation:
         """What the user asks for next: of the same entity, the one last answered, an earlier one, or any."""
         rng, entities = self.rng, self.world.entities
         if not self.last:
-            return rng.choice(rng.choice(entities).facts())
-        entity, mentioned = self.last.entity, self.mentioned()
-        short_names = [other.short_name for other in mentioned]
+            return rng.choice(rng.choice(entities).facts)
+        entity, short_names = self.last.entity, [other.short_name for other in self.mentioned]
         earlier = [other for other in self.seen if other is not entity and short_names.count(other.short_name) == 1]
         draw = rng.random()
         if draw < 0.25:
-            similar = [other for other in entities if other.kind == entity.kind and other not in mentioned]
+            others = [other for other in entities if other not in self.mentioned]
+            similar = [fact for other in others for fact in other.facts if fact.topic == self.last.topic]
             if rng.random() < 0.25 and similar:
-                return Fact(rng.choice(similar), self.last.attribute)
+                return rng.choice(similar)
             entity = rng.choice(entities)
         elif draw < 0.45 and earlier:
             entity = rng.choice(earlier)
         elif draw < 0.65 and self.answered:
             entity = self.answered
-        return rng.choice(entity.facts())
+        return rng.choice(entity.facts)
 
 
 def simulate(world: World, turns: int) -> Iterator[tuple[list[Message], Question]]:

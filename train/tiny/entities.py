@@ -27,13 +27,13 @@ def placeholders(name: str) -> dict[str, str]:
 
 @dataclass(eq=False)
 class Entity:
-    """An invented thing with a value for each attribute of its kind."""
+    """An invented thing, with one fact for each attribute of its kind."""
 
     kind: str
     name: str  # unique in its world
     short_name: str  # part of the name; entities may share it
     pronouns: Sequence[str]  # subject, possessive, object
-    values: dict[str, str] = field(default_factory=dict)  # a value may be the name of another entity
+    facts: list["Fact"] = field(default_factory=list)  # in the order of the grammar
 
     def mention(self, form: str, rng: random.Random) -> dict[str, str]:
         """The placeholders for a mention by `full` or `short` name, `word` ("the film") or `pronoun`."""
@@ -43,28 +43,19 @@ class Entity:
         word = f"the {rng.choice(words)}" if words else self.short_name
         return placeholders({"full": self.name, "short": self.short_name, "word": word}[form])
 
-    def facts(self) -> list["Fact"]:
-        return [Fact(self, attribute) for attribute in self.values]
 
-
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Fact:
-    """The value of an attribute of an entity: what a passage states and a question asks for."""
+    """The value of an attribute of an entity: passages state it, and questions ask for it."""
 
     entity: Entity
-    attribute: str
-
-    @property
-    def value(self) -> str:
-        return self.entity.values[self.attribute]
-
-    @property
-    def topic(self) -> Topic:
-        return self.entity.kind, self.attribute
+    topic: Topic
+    value: str  # may be the name of another entity
 
     @property
     def grammar(self) -> dict:
-        return KINDS[self.entity.kind]["attributes"][self.attribute]
+        kind, attribute = self.topic
+        return KINDS[kind]["attributes"][attribute]
 
     def statement(self, template: str, form: str, rng: random.Random) -> str:
         text = template.format(v=self.value, **self.entity.mention(form, rng))
@@ -100,7 +91,7 @@ class World:
         self.by_name = {entity.name: entity for entity in self.entities}
         for entity in self.entities:
             for attribute, grammar in KINDS[entity.kind]["attributes"].items():
-                entity.values[attribute] = self._new_value(entity, grammar["value"])
+                entity.facts.append(Fact(entity, (entity.kind, attribute), self._new_value(entity, grammar["value"])))
 
     def _new_stem(self) -> str:
         if self.stems and self.rng.random() < self.namesakes:
@@ -137,7 +128,7 @@ class World:
 
         `preferred` maps topics to the wording (0 to 2) that is used with probability `preference`; otherwise any is.
         """
-        facts = entity.facts()
+        facts = list(entity.facts)
         self.rng.shuffle(facts)
         first, second = self.rng.choice([(3, 6), (3, 5), (2, 5)])
         contents = []

@@ -4,7 +4,6 @@ A lesson samples an episode in a fresh world: questions on the same conversation
 common prefix, which training reads once for all of them. `rng` is the source of every choice, `split` that of names.
 """
 
-from dataclasses import dataclass
 from random import Random
 
 from core.records import Message
@@ -18,21 +17,12 @@ HISTORY = [20, 26, 18, 14, 8, 8, 6]  # weights of 0, 1, 2 ... turns before the q
 SHORT_HISTORY = [45, 55]  # the same with up to two documents
 REWRITES = {"right": 0.30, "raw": 0.45, "wrong": 0.13, "short": 0.12}  # shares of the target rewrites
 FINAL_REWRITES = {"right": 0.22, "raw": 0.66, "wrong": 0.06, "short": 0.06}  # the same in the final lessons
-
-
-@dataclass
-class Branch:
-    """One prompt of an episode, with its target text."""
-
-    messages: list[Message]
-    target: str
+Branch = tuple[list[Message], str]  # a prompt of an episode, and its target
 
 
 def mixed_lesson(rng: Random, split: str, documents: int) -> list[Branch]:
-    """A lesson for a level in words: recall and rewriting with 0 documents, mostly reading with up to 2 or 3.
-
-    With 3 documents, conversations are longer and not every answer is in the context.
-    """
+    """A lesson of a level in words: recall and some rewriting with 0 documents; mostly reading with up to 2; longer
+    conversations, and questions that the context does not answer, with up to 3."""
     rewriting_share, recall_share = {0: (0.15, 1.0), 2: (0.2, 0.2), 3: (0.3, 0.05)}[documents]
     if rng.random() < rewriting_share:
         return rewriting(rng, split)
@@ -54,8 +44,8 @@ def recall(rng: Random, split: str) -> list[Branch]:
     """One attribute of three to six entities, in a sentence each: the name alone tells which one answers."""
     kind = rng.choice(KIND_DRAW)
     world = World(rng, split, [kind] * rng.randint(3, 6), namesakes=0.2)
-    attribute = rng.choice(list(KINDS[kind]["attributes"]))
-    facts = [Fact(entity, attribute) for entity in world.entities]
+    topic = rng.choice(world.entities[0].facts).topic
+    facts = [fact for entity in world.entities for fact in entity.facts if fact.topic == topic]
     documents = [
         Passage("", fact.statement(rng.choice(fact.grammar["says"]), "full", rng), [fact])
         for fact in rng.sample(facts, len(facts))
@@ -73,7 +63,7 @@ def reading(rng: Random, split: str, most_documents: int, answerable: float) -> 
     entity = world.entities[0]
     passages = [passage for other in world.entities for passage in world.passages(other, preferred)]
     rng.shuffle(passages)
-    topic = rng.choice(entity.facts()).topic
+    topic = rng.choice(entity.facts).topic
     pools = passage_pools(passages, entity, topic)
     documents = []
     for number in range(rng.choices(range(most_documents + 1), [1, 3, 3, 6][: most_documents + 1])[0]):
@@ -81,7 +71,7 @@ def reading(rng: Random, split: str, most_documents: int, answerable: float) -> 
         documents.append(pools["gold"].pop() if gold else draw_distractor(rng, pools, [5, 3, 1]))
     rng.shuffle(documents)
     stated = [fact for document in documents for fact in document.facts]
-    unstated = [fact for other in world.entities[:4] for fact in other.facts() if fact not in stated]
+    unstated = [fact for other in world.entities[:4] for fact in other.facts if fact not in stated]
     instruction = ABSTAIN if documents and rng.random() < 0.3 else ANSWER
     facts = []
     for _ in range(5 if documents else 2):
@@ -103,7 +93,7 @@ def distractor_reading(
     kind = rng.choice(KIND_DRAW)
     world = World(rng, split, [kind] * 5 + [rng.choice(KIND_DRAW)], namesakes=0.2)
     entity, *others = world.entities
-    asked, wording = rng.choice(entity.facts()), rng.randrange(3)
+    asked, wording = rng.choice(entity.facts), rng.randrange(3)
     passages = world.passages(entity, {})
     passages += [p for other in others for p in world.passages(other, {asked.topic: wording}, preference=0.85)]
     pools = passage_pools(passages, entity, asked.topic)
@@ -132,7 +122,7 @@ def rewriting(rng: Random, split: str, shares: dict[str, float] = REWRITES) -> l
         question = conversation.ask(conversation.next_fact())
         quality = rng.choices(list(shares), list(shares.values()))[0]
         messages = RewritePrompt().messages(conversation.history, question.text)
-        branches.append(Branch(messages, rewrite(conversation, question, quality)))
+        branches.append((messages, rewrite(conversation, question, quality)))
     return branches
 
 
@@ -182,7 +172,7 @@ def conversation_before(world: World, facts: list[Fact], weights: list[int]) -> 
     for number in range(turns):
         fact, is_last = conversation.next_fact(), number == turns - 1
         if rng.random() < (0.75 if is_last else 0.4):
-            fact = rng.choice((facts[0] if is_last else rng.choice(facts)).entity.facts())
+            fact = rng.choice((facts[0] if is_last else rng.choice(facts)).entity.facts)
         if fact not in facts:
             conversation.add_turn(conversation.ask(fact))
     return conversation
@@ -200,5 +190,5 @@ def answer_branches(
         question = conversation.ask(fact, wording).text
         unknown = not any(fact in document.facts for document in documents)
         target = "NO-RESPONSE" if unknown and instruction is ABSTAIN else fact.value
-        branches[question] = Branch(answer_messages(conversation.history, question, texts, instruction), target)
+        branches[question] = answer_messages(conversation.history, question, texts, instruction), target
     return list(branches.values())

@@ -6,7 +6,6 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
-from core.records import Message
 from train.tiny.entities import GRAMMAR, listed_values
 from train.tiny.lessons import Branch, mixed_lesson
 from train.tiny.packing import EncodedBranch
@@ -24,8 +23,8 @@ def make_tokenizer(seed: int, size: int = 1792, episodes: int = 1500) -> PreTrai
     texts = [
         " " + text
         for _ in range(episodes)
-        for branch in mixed_lesson(rng, "lm", documents=3)[:2]
-        for text in [*(message["content"] for message in branch.messages), branch.target]
+        for messages, target in mixed_lesson(rng, "lm", documents=3)[:2]
+        for text in [*(message["content"] for message in messages), target]
     ]
     words = [*listed_values(), *GRAMMAR["given"], *GRAMMAR["starts"]]
     texts += [*(f" {word}" for word in words), *GRAMMAR["ends"]] * 2000
@@ -42,13 +41,8 @@ def make_tokenizer(seed: int, size: int = 1792, episodes: int = 1500) -> PreTrai
     )
 
 
-def render(messages: list[Message]) -> str:
-    """`CHAT_TEMPLATE` with the generation prompt in plain Python: faster than Jinja."""
-    return "".join(f"<|{m['role']}|> {m['content']}<|end|>" for m in messages) + "<|assistant|>"
-
-
 def encode(tokenizer: PreTrainedTokenizerFast, branches: list[Branch]) -> list[EncodedBranch]:
     """Encode the branches of an episode; each target ends with the end-of-turn token."""
-    texts = [text for branch in branches for text in (render(branch.messages), f" {branch.target}<|end|>")]
-    ids = [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-    return list(zip(ids[::2], ids[1::2], strict=True))
+    conversations, targets = [messages for messages, _ in branches], [f" {target}<|end|>" for _, target in branches]
+    prompts = tokenizer.apply_chat_template(conversations, add_generation_prompt=True)["input_ids"]
+    return list(zip(prompts, tokenizer(targets)["input_ids"], strict=True))

@@ -65,9 +65,9 @@ class Trainer:
         self.tokenizer = make_tokenizer(seed)
         self.curriculum = Curriculum(self.tokenizer)
         self.model = new_model(self.tokenizer, seed).to(self.device)
-        parameters = {name: p for name, p in self.model.named_parameters()}
-        matrices = [p for name, p in parameters.items() if p.ndim == 2 and "embed" not in name]
-        others = [p for name, p in parameters.items() if p.ndim != 2 or "embed" in name]
+        named = list(self.model.named_parameters())
+        matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
+        others = [p for name, p in named if p.ndim == 1 or "embed" in name]
         self.optimizers = Muon(matrices, lr), torch.optim.AdamW(others, lr / 2, betas=(0.9, 0.98), weight_decay=0.01)
         self.peak_rates = lr, lr / 2
 
@@ -137,12 +137,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write tokenizer, model (in float16) and `training.json`, which the model card reads."""
-        training = {
-            "seed": self.seed,
-            "steps": self.steps,
-            "batch": self.batch,
-            "processes": self.processes,
-            "tokens": self.tokens,
+        training = {name: getattr(self, name) for name in ("seed", "steps", "batch", "processes", "tokens")} | {
             "parameters": self.model.num_parameters(),
             "minutes": round((time.monotonic() - self.start) / 60, 1),
             "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores",
