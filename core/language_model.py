@@ -1,12 +1,15 @@
 """Causal language models: loading, what identifies one, and the room that its context leaves."""
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import torch
 from jinja2 import TemplateError
+from peft import PeftModel
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
@@ -15,6 +18,7 @@ from core.artifacts import sha256
 from core.errors import InputError, first_line
 from core.gguf import gguf_sha256, is_gguf, model_folder
 from core.runtime import log
+from core.settings import GeneratorSettings, RewriterSettings
 
 # For a tokenizer without a chat template; a completion begins with a blank, so that prompts stay prefixes.
 PLAIN_TEMPLATE = (
@@ -33,6 +37,54 @@ LOADING_ERRORS = (
 
 
 COUNTS_GAPS = ("mpt", "gpt_neo")  # the gaps between rows of a batch count as distance, in alibi or a local window
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model that is not loaded yet: folder, Hub id or `.gguf` file, a PEFT adapter, and the dtype of the weights."""
+
+    name: str
+    adapter: str | None = None
+    dtype: str = "float32"
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of weights, configuration and tokenizer (of the file, for a GGUF file), or the Hub id."""
+        return "+".join(_fingerprint(part) for part in (self.name, self.adapter) if part)
+
+    def load(self, trainable: bool = False) -> "LanguageModel":
+        """Load the model; see `load_language_model`."""
+        return load_language_model(self.name, self.adapter, self.dtype, trainable)
+
+
+def rewriter_spec(options: RewriterSettings) -> ModelSpec:
+    """The rewriter before training.
+
+    Raises:
+        InputError: `rewriter.model` is not set.
+    """
+    if not options.model:
+        raise InputError(
+            "`rewriter.model` is not set; name a folder, a Hub id or a `.gguf` file with `--rewriter.model MODEL`."
+        )
+    return ModelSpec(options.model, options.adapter, options.dtype)
+
+
+def generator_spec(options: GeneratorSettings, rewriter: RewriterSettings) -> ModelSpec:
+    """The generator: the rewriter before training where no model is named."""
+    if not options.model:
+        return replace(rewriter_spec(rewriter), dtype=options.dtype)
+    return ModelSpec(options.model, options.adapter, options.dtype)
+
+
+def _fingerprint(name: str) -> str:
+    if is_gguf(name):
+        return gguf_sha256(name)[:16]
+    folder = Path(name)
+    if not folder.is_dir():
+        return name
+    patterns = ("*.safetensors", "*config.json", "tokenizer*", "vocab*", "merges*", "chat_template*")
+    return sha256(*sorted({file for pattern in patterns for file in folder.glob(pattern)}))[:16]
 
 
 @dataclass
@@ -90,10 +142,27 @@ class LanguageModel:
 
     @property
     def stop_ids(self) -> list[int]:
-        """Tokens that end a turn: the tokenizer's and the generation config's."""
-        more = self.model.generation_config.eos_token_id if self.model.generation_config else None
-        more = more if isinstance(more, list) else [more]
-        return sorted({i for i in [self.tokenizer.eos_token_id, *more] if i is not None})
+        """Tokens that end a turn."""
+        return stop_ids_of(self.model, self.tokenizer)
+
+    @contextmanager
+    def using(self, adapter: str | None) -> Iterator["LanguageModel"]:
+        """Activate one of the adapters of `load_with_adapters`; None activates the base model."""
+        if adapter is not None:
+            self.model.set_adapter(adapter)
+            yield self
+        elif isinstance(self.model, PeftModel):
+            with self.model.disable_adapter():
+                yield self
+        else:
+            yield self
+
+
+def stop_ids_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Tokens that end a turn: those of the tokenizer and of the generation config."""
+    configured = model.generation_config.eos_token_id if model.generation_config else None
+    ids = configured if isinstance(configured, list) else [configured]
+    return sorted({i for i in [tokenizer.eos_token_id, *ids] if i is not None})
 
 
 def load_language_model(
@@ -138,8 +207,6 @@ def load_language_model(
             raise ValueError(f"{len(found['missing_keys'])} weights are missing, such as {min(found['missing_keys'])}")
         check_batches(name, model)
         if adapter:
-            from peft import PeftModel
-
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", message="Found missing adapter keys")
                 model = PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
@@ -153,6 +220,28 @@ def load_language_model(
         what = f"{name} with adapter {adapter}" if adapter else name
         raise InputError(f"the model `{what}` cannot be loaded: {first_line(error)}") from error
     return LanguageModel(name, model, tokenizer)
+
+
+def load_with_adapters(spec: ModelSpec, adapters: Mapping[str, str]) -> LanguageModel:
+    """Load one base model with several adapters; `LanguageModel.using` switches between them.
+
+    Args:
+        spec: the base model; its own adapter is not looked at.
+        adapters: name -> folder or Hub id.
+
+    Raises:
+        InputError: the model or an adapter cannot be loaded.
+    """
+    lm = load_language_model(spec.name, None, spec.dtype)
+    for name, folder in adapters.items():
+        try:
+            if isinstance(lm.model, PeftModel):
+                lm.model.load_adapter(folder, adapter_name=name)
+            else:
+                lm.model = PeftModel.from_pretrained(lm.model, folder, adapter_name=name).eval()
+        except LOADING_ERRORS as error:
+            raise InputError(f"the adapter {folder} of `{spec.name}` cannot be loaded: {first_line(error)}") from error
+    return lm
 
 
 def check_folder(name: str) -> None:
@@ -208,24 +297,6 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
-
-
-def fingerprint(name: str, adapter: str | None = None) -> str:
-    """What identifies a model in a record: the hash of its weights, settings and tokenizer (of the file, for a GGUF
-    file), or its Hub id."""
-    parts = []
-    for part in (name, adapter):
-        if part and is_gguf(part):
-            parts.append(gguf_sha256(part)[:16])
-            continue
-        folder = Path(part or "")
-        if part and folder.is_dir():
-            deciding = ("*.safetensors", "*config.json", "tokenizer*", "vocab*", "merges*", "chat_template*")
-            files = sorted({file for pattern in deciding for file in folder.glob(pattern)})
-            parts.append(sha256(*files)[:16])
-        elif part:
-            parts.append(part)
-    return "+".join(parts)
 
 
 def check_room(lm: LanguageModel, max_new_tokens: int, key: str) -> None:

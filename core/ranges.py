@@ -6,9 +6,9 @@ from dataclasses import fields
 from typing import Any
 from urllib.parse import urlsplit
 
+from core.data_sources import FILE_FIELDS as SET_FIELDS
 from core.errors import InputError, nearest, short
-from core.inputs import SET_FIELDS
-from core.settings import STAGES, SYSTEMS, DataSettings, RetrievalSettings, Settings
+from core.settings import SYSTEMS, DataSettings, RetrievalSettings, Settings
 
 
 def check_ranges(settings: Settings) -> None:
@@ -24,7 +24,7 @@ def check_ranges(settings: Settings) -> None:
         "data.pool": 0, "retrieval.rrf_k": 0, "retrieval.retries": 0, "retrieval.max_length": 1,
         "retrieval.batch_tokens": 1, "run.threads": 1, "rewriter.history_messages": 0, "rewriter.history_words": 1,
         "rewriter.question_weight": 1, "generator.document_tokens": 1, "generator.history_tokens": 0,
-        "scoring.reply_tokens": 1,
+        "scoring.reply_tokens": 1, "train.rounds": 1,
     }  # fmt: skip
     shares = ["pairs.drop_fraction", "rewriter.top_p", "scoring.fallback", "run.max_failed_fraction", "retrieval.b"]
     for section in fields(settings):
@@ -45,11 +45,6 @@ def check_ranges(settings: Settings) -> None:
         raise InputError("`rewriter.top_p` must be above 0, got 0; 1 keeps the whole distribution.")
     if settings.generator.adapter and not settings.generator.model:
         raise InputError("`generator.adapter` needs `generator.model`: the model that it belongs to.")
-    order = [settings.run.redo_from, settings.run.until]
-    if None not in order and STAGES.index(order[0]) > STAGES.index(order[1]):
-        raise InputError(
-            f"`run.redo_from` ({order[0]}) comes after `run.until` ({order[1]}): nothing would be made again."
-        )
     if not settings.run.dir.strip():
         raise InputError("`run.dir` must name a folder, got ''.")
     if settings.rewriter.temperature < 0.01:

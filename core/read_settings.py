@@ -154,14 +154,11 @@ def plainly(message: str) -> str:
     return f"`{key}` must be {' or '.join(wanted)}, got {value}."
 
 
-def read_settings(
-    description: str, argv: list[str] | None = None, alone: str | None = None, usage: str = ""
-) -> Settings:
+def read_settings(description: str, argv: list[str] | None = None, usage: str = "") -> Settings:
     """Settings of one run: YAML first, then flags.
 
     Args:
         description: text at the top of `--help`.
-        alone: the stage, for a command that makes one stage alone.
         argv: command line without the program's name; `sys.argv[1:]` when not given.
         usage: flags of the command beside the settings, with a blank at the end.
 
@@ -193,9 +190,4 @@ def read_settings(
         }
     )
     check_ranges(settings)
-    if alone and settings.run.redo_from:
-        raise InputError(
-            f"`run.redo_from` is for the whole run (train/dpo.py). To make this stage alone again, "
-            f"remove {settings.run_dir / alone}."
-        )
     return settings

@@ -114,11 +114,12 @@ class Progress:
         self.bar = tqdm(total=total, desc=name, unit=unit, leave=False) if sys.stderr.isatty() and not quiet else None
 
     def already(self, number: int) -> None:
-        """So many were done before; they count, but not in the rate."""
-        self.count = self.known = number
+        """Count items that were done before; the rate leaves them out."""
+        self.count += number
+        self.known += number
         if self.bar is not None:
-            self.bar.initial = self.bar.n = number
-            self.bar.refresh()
+            self.bar.initial += number
+            self.bar.update(number)
 
     def advance(self, number: int = 1) -> None:
         self.count += number

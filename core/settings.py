@@ -4,9 +4,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from core.errors import InputError
-
-STAGES = ("candidates", "rankings", "scores", "pairs", "sft", "dpo", "evaluation")
+ROUND_STAGES = ("candidates", "rankings", "scores", "pairs", "sft", "dpo")  # `sft` in the first round only
 SYSTEMS = ("original", "history", "base", "base_examples", "sft", "dpo", "reference")  # of the evaluation
 
 
@@ -15,11 +13,12 @@ class RunSettings:
     """Where the run lives and how far it goes.
 
     Args:
-        dir: run folder; every stage gets a folder in it.
+        dir: run folder; every stage has a folder in it.
         seed: seed of sampling, shuffling and training.
         limit: use the first N turns of each file and each data set (for a quick look).
-        until: stop after this stage.
+        until: stop after this stage, such as `round-1/pairs`; `pairs` is that of the first round.
         redo_from: make this stage and all later ones again; the old ones are kept until the run has ended.
+        only: make this stage alone; the earlier ones must be complete.
         max_failed_fraction: stop when more than this share of a stage's records failed.
         threads: CPU threads of each process; by default the processes of a machine share its cores out.
     """
@@ -27,10 +26,15 @@ class RunSettings:
     dir: str
     seed: int = 1
     limit: int | None = None
-    until: Literal["candidates", "rankings", "scores", "pairs", "sft", "dpo", "evaluation"] | None = None
-    redo_from: Literal["candidates", "rankings", "scores", "pairs", "sft", "dpo", "evaluation"] | None = None
+    until: str | None = None
+    redo_from: str | None = None
+    only: str | None = None
     max_failed_fraction: float = 0.1
     threads: int | None = None
+
+    @property
+    def path(self) -> Path:
+        return Path(self.dir)
 
 
 @dataclass
@@ -263,12 +267,25 @@ class PairSettings:
     Args:
         drop_fraction: share of pairs dropped, smallest gaps first.
         min_gap: then drop gaps below this; 0 keeps every pair.
-        on_policy: let DPO learn from a second round of pairs too, of candidates sampled from the SFT rewriter.
     """
 
     drop_fraction: float = 0.5
     min_gap: float = 0.0
-    on_policy: bool = False
+
+
+@dataclass
+class TrainSettings:
+    """Rounds of sampling, scoring and DPO.
+
+    Args:
+        rounds: number of rounds; each samples candidates from the rewriter of the round before. 1 is offline DPO.
+        learn_from: pairs that the DPO of a later round learns from: those of `all` rounds so far, or the `last`.
+        start_from: adapter that the DPO of a later round starts from: the `sft` adapter, or that of the `last` round.
+    """
+
+    rounds: int = 1
+    learn_from: Literal["all", "last"] = "all"
+    start_from: Literal["sft", "last"] = "sft"
 
 
 @dataclass
@@ -297,27 +314,15 @@ class Settings:
     retrieval: RetrievalSettings
     scoring: ScoringSettings
     pairs: PairSettings
+    train: TrainSettings
     evaluation: EvaluationSettings
     lora: dict[str, Any] = field(default_factory=dict)
     sft: dict[str, Any] = field(default_factory=dict)
     dpo: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def run_dir(self) -> Path:
-        return Path(self.run.dir)
-
 
 SECTIONS = {f.name: f.type for f in fields(Settings)}
 PASSED_ON = ("lora", "sft", "dpo")
-
-
-def rewriter_model(settings: Settings) -> str:
-    """`rewriter.model`; raises InputError where it is not set."""
-    if not settings.rewriter.model:
-        raise InputError(
-            "`rewriter.model` is not set; name a folder, a Hub id or a `.gguf` file with `--rewriter.model MODEL`."
-        )
-    return settings.rewriter.model
 
 
 def as_plain(settings: Settings) -> dict[str, Any]:

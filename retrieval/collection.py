@@ -15,11 +15,10 @@ from filelock import FileLock
 
 from core.artifacts import read_json, write_json
 from core.cache import cached_sha256, user_cache
+from core.data_sources import DataSource, by_data_set, is_hub_name
 from core.errors import InputError
-from core.inputs import by_set, corpus_source, is_hub_name, set_names
 from core.records import Passage
 from core.runtime import log
-from core.settings import Settings
 from retrieval.corpus import WAY_OUT, LeftOut, hub_data_set, read_corpus
 from retrieval.passage_file import PassageFile, write_passages
 
@@ -128,20 +127,23 @@ def open_collection(source: str, cache: Path | None = None, on_bad: Literal["sto
     return Collection(folder, identity)
 
 
-def collection_of(settings: Settings, source: str | None = None) -> Collection:
-    """The collection of a run, or another `source` with the run's settings."""
-    cache = Path(settings.retrieval.cache) if settings.retrieval.cache else None
-    return open_collection(source or corpus_source(settings), cache, settings.data.on_bad)
+def open_collections(
+    sources: Sequence[DataSource], cache: str | None = None, on_bad: Literal["stop", "skip"] = "stop"
+) -> dict[str, Collection]:
+    """The collection of each data set, by the name of the set.
 
-
-def collections_of(settings: Settings) -> dict[str, Collection]:
-    """The collection of each data set, by the set's name; in a run without `data.sets` its only one, under ""."""
-    return {name: collection_of(settings, corpus_source(settings, name)) for name in set_names(settings)}
+    Args:
+        sources: the data sets.
+        cache: folder of all collections; `user_cache()` when not given.
+        on_bad: as for `open_collection`.
+    """
+    folder = Path(cache) if cache else None
+    return {source.name: open_collection(source.corpus, folder, on_bad) for source in sources}
 
 
 def identities_of(collections: Mapping[str, Collection]) -> str | dict[str, str]:
     """What a stage records of the collections that it reads."""
-    return by_set({name: collection.identity for name, collection in collections.items()})
+    return by_data_set({name: collection.identity for name, collection in collections.items()})
 
 
 def identity_of(source: str, cache: Path) -> str:

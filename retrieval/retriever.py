@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from core.inputs import by_set
+from core.data_sources import by_data_set
 from core.records import Hit
 from core.runtime import log
 from core.settings import RetrievalSettings
@@ -79,7 +79,7 @@ def recorded(settings: RetrievalSettings, collection: Collection) -> dict[str, A
 def recorded_of_sets(settings: RetrievalSettings, collections: Mapping[str, Collection]) -> dict[str, Any]:
     """As `recorded`, for a collection of each data set: `auto` may choose another engine for each."""
     each = {name: recorded(settings, collection) for name, collection in collections.items()}
-    return next(iter(each.values())) | {"engine": by_set({name: one["engine"] for name, one in each.items()})}
+    return next(iter(each.values())) | {"engine": by_data_set({name: one["engine"] for name, one in each.items()})}
 
 
 def retriever_of(settings: RetrievalSettings, collection: Collection) -> Retriever:

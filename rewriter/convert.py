@@ -16,8 +16,7 @@ from pathlib import Path
 
 from core.artifacts import write_atomic
 from core.errors import InputError
-from core.inputs import named_file
-from core.records import Turn, plain
+from core.records import Turn, to_json_dict
 from core.runtime import log, run_command, set_up_logging
 from rewriter.conversations import READERS
 from rewriter.mtrag import read_passages
@@ -73,9 +72,16 @@ def write_corpus(passages: Path, corpus: Path, turns: Sequence[Turn]) -> None:
             f"{passages}: {len(missing)} of {len(gold)} gold passages are missing, such as `{missing[0]}`; take the "
             "file of `corpora/passage_level` and of the same domain, from the same state of the repository."
         )
-    lines = (json.dumps(plain(passage), ensure_ascii=False) + "\n" for passage in read_passages(passages))
+    lines = (json.dumps(to_json_dict(passage), ensure_ascii=False) + "\n" for passage in read_passages(passages))
     write_atomic(corpus, lines)
     log.info("%d passages -> %s", len(ids), corpus)
+
+
+def existing_file(flag: str, name: str | None) -> Path | None:
+    """The path that a flag gives; raises InputError where there is no such file."""
+    if name and not Path(name).is_file():
+        raise InputError(f"`--{flag}`: no file at {name}.")
+    return Path(name) if name else None
 
 
 def main() -> None:
@@ -96,13 +102,13 @@ def main() -> None:
     if arguments.passages and arguments.format != "mtrag":
         parser.error("--passages is for --format mtrag; the other sets' collections: configs/DATASETS.md")
     set_up_logging()
-    qrels = named_file("qrels", arguments.qrels) if arguments.qrels else None
-    turns = READERS[arguments.format](named_file("turns", arguments.turns), qrels)
+    qrels = existing_file("qrels", arguments.qrels)
+    turns = READERS[arguments.format](existing_file("turns", arguments.turns), qrels)
     if arguments.full:
         check_counts(arguments.format, arguments.split, turns)
     if arguments.passages:
-        write_corpus(named_file("passages", arguments.passages), arguments.corpus, turns)
-    records = ({"id": turn.id, "history": []} | plain(turn) for turn in turns)
+        write_corpus(existing_file("passages", arguments.passages), arguments.corpus, turns)
+    records = ({"id": turn.id, "history": []} | to_json_dict(turn) for turn in turns)
     write_atomic(arguments.output, (json.dumps(record, ensure_ascii=False) + "\n" for record in records))
     labelled, conversations = sum(bool(turn.relevant) for turn in turns), len({turn.group for turn in turns})
     log.info(

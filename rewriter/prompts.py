@@ -104,6 +104,6 @@ def read_rewrite(output: str) -> str:
     return text if any(letter.isalnum() for letter in text) else ""
 
 
-def normalised(query: str) -> str:
+def normalized(query: str) -> str:
     """A query as a retriever sees it, for telling whether two are the same: lower-case words, one space between."""
     return " ".join(regex.findall(r"[\p{L}\p{M}\p{N}_]+", query.casefold()))

@@ -114,8 +114,7 @@ def is_probability(value: Any) -> bool:
 
 def as_item(item: dict[str, Any]):
     """A JSON item as what the rewards judge."""
-    from scoring.generator import GenerationInput
-    from scoring.rewards import RewardInput
+    from core.records import GenerationInput, RewardInput
 
     passages = item["passages"]
     labelled = bool(passages) and all(isinstance(p.get("is_relevant"), bool) for p in passages)

@@ -50,6 +50,11 @@ def check_reward_name(flag: str, name: str, more: Sequence[str] = ()) -> None:
         )
 
 
+def needs_seper(rewards: Sequence[str]) -> bool:
+    """Whether a reward needs the entailment model of Delta-SePer."""
+    return any(name.startswith("delta_seper") for name in rewards)
+
+
 def parts_of(rule: ScoringSettings) -> list[str]:
     """The rewards that a setting computes: one, or those that `weighted` adds up.
 

@@ -6,42 +6,28 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, pstdev
 
 import torch
+from transformers import AutoConfig
 
 from core.chat import completion_ids
+from core.errors import InputError, first_line
 from core.generation import generate, greedy
-from core.records import Score
-from core.settings import ScoringSettings
+from core.gguf import model_folder
+from core.language_model import ModelSpec, check_room
+from core.records import GeneratedAnswer, GenerationInput, RewardInput, SampledAnswer, Score, Turn
+from core.settings import GeneratorSettings, ScoringSettings
 from rewriter.sampling import sampler, uniform_draws
 from scoring import grogu, seper
 from scoring.abstention import abstention_probabilities
 from scoring.answers import abstains
-from scoring.entailment import Entailment
-from scoring.generator import GeneratedAnswer, GenerationInput, Generator
+from scoring.entailment import Entailment, load_entailment
+from scoring.generator import Generator
+from scoring.labels import check_labels, needs_seper, parts_of
 from scoring.references import answer_logprob, reciprocal_rank
 from scoring.udcg import udcg
 
 TOO_LONG = "a document does not fit the generator's context"
 TOO_LONG_TOGETHER = "a document with a reference answer does not fit the generator's context"
 NONE_FITS = "no document fits the generator's context"
-
-
-@dataclass(frozen=True)
-class RewardInput:
-    """One document list to judge.
-
-    Args:
-        reading: the question in its conversation, and the documents in rank order.
-        relevant: for each document whether it holds the answer; None where that is not known.
-        answers: reference answers.
-        scores: the retriever's score of each document.
-        reply: what the chat log holds as the assistant's reply; empty where it holds none.
-    """
-
-    reading: GenerationInput
-    relevant: tuple[bool, ...] | None = None
-    answers: tuple[str, ...] = ()
-    scores: tuple[float, ...] = ()
-    reply: str = ""
 
 
 @dataclass
@@ -59,7 +45,7 @@ class Scorer:
     rule: ScoringSettings
     entailment: Entailment | None = None
     seed: int = 0
-    _believed: dict[GenerationInput, list[seper.Sampled]] = field(default_factory=dict)
+    _believed: dict[GenerationInput, list[SampledAnswer]] = field(default_factory=dict)
     _cut: dict[GenerationInput, int] = field(default_factory=dict)
 
     def scores(self, items: Sequence[RewardInput], names: Sequence[str]) -> list[dict[str, Score]]:
@@ -241,12 +227,67 @@ class Scorer:
         )
         for reading, samples in zip(new, outputs, strict=True):
             self._believed[reading] = [
-                seper.Sampled(
+                SampledAnswer(
                     lm.tokenizer.decode(sample.ids, skip_special_tokens=True).strip(),
                     math.fsum(sample.logprobs) / len(sample.logprobs) if sample.logprobs else sample.end_logprob,
                 )
                 for sample in samples
             ]
+
+
+def check_scoring(turns: Sequence[Turn], scoring: ScoringSettings, generator: str) -> None:
+    """Make sure, before anything is computed, that turns have the labels of the reward and its models can be read.
+
+    Args:
+        turns: the training turns.
+        scoring: the reward.
+        generator: name of the model.
+
+    Raises:
+        InputError: names the field that turns lack, or the model that cannot be read.
+    """
+    check_labels(turns, scoring, "`data.train`")
+    check_model("generator.model", model_folder(generator))
+    if needs_seper(parts_of(scoring)) and scoring.entailment != "exact":
+        check_model("scoring.entailment", scoring.entailment, "; `exact` needs no model")
+
+
+def check_model(key: str, name: str, hint: str = "") -> None:
+    """Make sure that the configuration of a model can be read.
+
+    Raises:
+        InputError: it cannot; names the setting `key`, the model, the cause and a `hint`.
+    """
+    try:
+        AutoConfig.from_pretrained(name)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"`{key}`: {name} cannot be read: {first_line(error)}{hint}") from error
+
+
+def build_scorer(
+    model: ModelSpec, scoring: ScoringSettings, options: GeneratorSettings, rewards: Sequence[str], seed: int
+) -> Scorer:
+    """A scorer for some rewards; it loads the models that they need.
+
+    Args:
+        model: the generator.
+        scoring: options of the rewards.
+        options: limits on the outputs and batches of the generator.
+        rewards: names.
+        seed: of sampled answers.
+
+    Raises:
+        InputError: an output is as long as the generator's context, or a model cannot be loaded.
+    """
+    generator = entailment = None
+    if set(rewards) - {"reciprocal_rank"}:
+        lm = model.load()
+        check_room(lm, options.max_new_tokens, "generator.max_new_tokens")
+        generator = Generator.of(lm, options)
+    if needs_seper(rewards):
+        check_room(generator.lm, scoring.sample_tokens, "scoring.sample_tokens")
+        entailment = load_entailment(scoring.entailment, options.batch_tokens)
+    return Scorer(generator, scoring, entailment, seed)
 
 
 def finite(score: Score) -> Score:
@@ -255,7 +296,7 @@ def finite(score: Score) -> Score:
     return score if ok else replace(score, value=None, error=grogu.NO_NUMBER)
 
 
-def likeliest(answers: Sequence[seper.Sampled]) -> str:
+def likeliest(answers: Sequence[SampledAnswer]) -> str:
     return max(answers, key=lambda answer: answer.logprob).text
 
 

@@ -6,20 +6,12 @@ published code. Needs reference answers, and an entailment model (`scoring.entai
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from core.records import SampledAnswer
 from scoring.entailment import Entailment, Verdict
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """One sampled answer and the mean log-probability of its tokens, in nats."""
-
-    text: str
-    logprob: float
-
-
-def belief(answers: Sequence[Sampled]) -> list[float]:
+def belief(answers: Sequence[SampledAnswer]) -> list[float]:
     """`l_i`: the softmax of the answers' mean token log-probabilities; sums to 1."""
     top = max(answer.logprob for answer in answers)
     weights = [math.exp(answer.logprob - top) for answer in answers]
@@ -28,7 +20,7 @@ def belief(answers: Sequence[Sampled]) -> list[float]:
 
 
 def soft(
-    answers: Sequence[Sampled],
+    answers: Sequence[SampledAnswer],
     references: Sequence[str],
     question: str,
     entailment: Entailment,
@@ -64,7 +56,7 @@ def soft(
 
 
 def hard(
-    answers: Sequence[Sampled],
+    answers: Sequence[SampledAnswer],
     references: Sequence[str],
     question: str,
     entailment: Entailment,

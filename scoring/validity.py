@@ -35,7 +35,7 @@ from scoring.items import read_items
 from scoring.labels import NEEDS, REWARDS, check_reward_name
 
 if TYPE_CHECKING:
-    from scoring.validity_cases import ValidityCase
+    from core.records import ValidityCase
 
 BATCH = 32
 
@@ -225,16 +225,18 @@ def main() -> None:
 
 def check_generator(arguments: argparse.Namespace) -> None:
     """Judge the lists, write the files, print the table."""
-    from scoring.scores import generator_model, judge_of
+    from core.language_model import ModelSpec, generator_spec
+    from scoring.rewards import build_scorer
     from scoring.validity_cases import build_cases, cases_of_items, labelled_turns
 
     if arguments.input:
         items = read_items(arguments.input, "validity")[: arguments.limit]
         questions, rule, generator = cases_of_items(items, arguments.seed), ScoringSettings(), GeneratorSettings()
-        model: tuple[str, str | None] = (arguments.model, None)
+        model = ModelSpec(arguments.model)
     else:
         settings = read_settings("", ["--config", str(arguments.config), *arguments.settings])
-        rule, generator, model = settings.scoring, settings.generator, generator_model(settings)
+        rule, generator = settings.scoring, settings.generator
+        model = generator_spec(generator, settings.rewriter)
         questions = build_cases(*labelled_turns(settings, arguments.limit), settings, arguments.seed)
     try:
         arguments.output.mkdir(parents=True, exist_ok=True)
@@ -252,8 +254,8 @@ def check_generator(arguments: argparse.Namespace) -> None:
     if needy:
         log.warning("%s left out: %d of %d questions have no `answers`", ", ".join(needy), bare, len(questions))
         names = [name for name in names if name not in needy]
-    judge = judge_of(model, rule, generator, [*names, "key_entropy"], arguments.seed)  # which makes the answers
-    made = {"model": model[0], "settings": asdict(rule)} | figures(questions, judge, names)
+    judge = build_scorer(model, rule, generator, [*names, "key_entropy"], arguments.seed)  # which makes the answers
+    made = {"model": model.name, "settings": asdict(rule)} | figures(questions, judge, names)
     write_json(arguments.output / "validity.json", made)
     write_atomic(arguments.output / "validity.md", table_of(made))
     write_atomic(arguments.output / "validity.svg", plot_of(made))

@@ -3,30 +3,19 @@ distractors."""
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from core.data_sources import SPLITS, data_sources
 from core.errors import InputError
-from core.inputs import splits_of
-from core.records import Turn
+from core.records import GenerationInput, RewardInput, Turn, ValidityCase
 from core.runtime import log
 from core.settings import Settings
-from retrieval.collection import Collection, collections_of
+from retrieval.collection import Collection, open_collections
 from retrieval.retriever import RetrieverOfSets
-from rewriter.conversations import turns_of
-from scoring.generator import GenerationInput
+from rewriter.conversations import load_turns
 from scoring.items import as_item
-from scoring.rewards import RewardInput
 
 LISTS = ("gold", "without")  # the two lists of each case; then, with a collection, `random` and `retrieved`
-
-
-@dataclass(frozen=True)
-class ValidityCase:
-    """A question with the document lists that are compared, by name."""
-
-    id: str
-    lists: dict[str, RewardInput]
 
 
 def gold_and_without(
@@ -81,7 +70,7 @@ def build_cases(
                         GenerationInput.of(turn.history, turn.question, collection.contents(docs)),
                         tuple(doc in relevant for doc in docs),
                         turn.answers,
-                        reply=turn.reply or next(iter(turn.answers), ""),
+                        reply=turn.logged_reply,
                     )
                     for name, docs in lists.items()
                 },
@@ -116,8 +105,10 @@ def labelled_turns(settings: Settings, limit: int | None) -> tuple[list[Turn], d
     Raises:
         InputError: no turn names a relevant document.
     """
-    for split in splits_of(settings):
-        turns = [turn for turn in turns_of(settings, split, limit) if turn.relevant]
-        if turns:
-            return turns, collections_of(settings)
+    sources = data_sources(settings.data, settings.run.path)
+    for split in SPLITS:
+        if any(source.has(split) for source in sources):
+            turns = [turn for turn in load_turns(sources, split, limit) if turn.relevant]
+            if turns:
+                return turns, open_collections(sources, settings.retrieval.cache, settings.data.on_bad)
     raise InputError("neither `data.train` nor `data.test` has turns with `relevant` documents.")

@@ -6,15 +6,15 @@ import shutil
 import sys
 
 import pytest
+from core.inputs import pool_file, same_data
+from scoring.pairs import make_pairs
 
 from core.artifacts import Stage, completed
 from core.errors import InputError
-from core.inputs import pool_file, same_data
 from core.read_settings import read_settings
 from retrieval.corpus import read_corpus
 from retrieval.rankings import make_rankings
 from rewriter.conversations import turns_hash, turns_of
-from scoring.pairs import make_pairs
 from scoring.scores import make_scores
 from tests.conftest import finish, lines
 from train.evaluation import check_test

@@ -31,12 +31,13 @@ from core.chat import completion_ids, escape_special_tokens
 from core.errors import InputError
 from core.generation import generate, greedy, score_completions
 from core.language_model import PLAIN_TEMPLATE, LanguageModel, load_language_model, load_tokenizer
+from core.records import GenerationInput, RewardInput
 from core.runtime import log
 from core.settings import ScoringSettings
 from rewriter.sampling import sampler
 from scoring.entailment import load_entailment
-from scoring.generator import GenerationInput, Generator
-from scoring.rewards import RewardInput, Scorer
+from scoring.generator import Generator
+from scoring.rewards import Scorer
 from tests.oracle import plain_no_res, plain_scores, prompt_of
 from train.tiny_lessons import CHAT_TEMPLATE
 from train.tiny_tokenizer import make_tokenizer

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from core.inputs import same_data
 
 from core.errors import InputError
-from core.inputs import same_data
 from core.read_settings import read_settings
 from rewriter.conversations import read_turns
 

@@ -11,7 +11,8 @@ COMMON = f"""
 import resource, torch
 from core.errors import InputError
 from core.language_model import load_language_model
-from scoring.generator import GenerationInput, Generator
+from core.records import GenerationInput
+from scoring.generator import Generator
 torch.set_num_threads(1)
 lm = load_language_model({str(ROOT / "configs/tiny-model")!r}, device="cpu")
 def reading(i, words):

@@ -1,9 +1,9 @@
 """Pairs by hand: best and worst, reasons, the gap filter."""
 
 import pytest
+from scoring.pairs import Scored, best_and_worst, no_pairs, select_pairs
 
 from core.records import Candidate, Turn
-from scoring.pairs import Scored, best_and_worst, no_pairs, select_pairs
 
 
 def scored(name, *scores, texts=None, counts=None):

@@ -5,14 +5,14 @@ import subprocess
 import sys
 
 import pytest
+from core.inputs import corpus_source, pool_file, same_data
+from train.tables import label_of
 
 from core.errors import InputError
-from core.inputs import corpus_source, pool_file, same_data
 from core.read_settings import read_settings
 from retrieval.corpus import read_corpus
 from tests.conftest import ROOT, finish
 from train.pool import make_pool
-from train.tables import label_of
 
 FIXTURES = ROOT / "tests/fixtures/topiocqa"
 # 101 to 105 are the gold passages; 200 to 203 share words with a question, 300 and 301 with none.

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from core.errors import InputError
-from core.records import Turn
+from core.records import GenerationInput, RewardInput, Turn
 from core.settings import ScoringSettings
 from scoring.entailment import ExactMatch
-from scoring.generator import GenerationInput, Generator
+from scoring.generator import Generator
 from scoring.labels import REWARDS, check_labels, parts_of
-from scoring.rewards import RewardInput, Scorer, standardised, weighted
+from scoring.rewards import Scorer, standardised, weighted
 from tests.oracle import prompt_of
 
 DOCUMENTS = ("Talpa was born in Port Verna.", "A lake by the sea.")

@@ -1,10 +1,10 @@
 """The result table's parts: by kind of turn and by depth, with answers, and the word that a pool asks for."""
 
 import pytest
+from train.tables import figures, table_of
 
 from core.read_settings import read_settings
 from core.records import Turn
-from train.tables import figures, table_of
 
 # Eight turns of one conversation, numbered 1 to 8.
 TURNS = [

@@ -19,49 +19,49 @@ from pathlib import Path
 
 from core.artifacts import read_json, write_atomic
 from core.errors import InputError
-from core.inputs import same_data
 from core.read_settings import read_settings
 from core.runtime import log, process, run_command, set_up_logging, wait_for_all
 from core.settings import Settings
 from scoring.labels import REWARDS, check_reward_name, scoring_of
-from scoring.scores import check_scoring
-from train.dpo import prepare, run_all
-from train.tables import grid, label_of, shown
+from scoring.rewards import check_scoring
+from train.pipeline import Run, check_inputs, run_pipeline, stage_names
+from train.report_tables import grid, label_of, shown
 
-SHARED = ("candidates", "rankings")
+SHARED = ("round-1/candidates", "round-1/rankings")
 SYSTEMS = ("base", "sft", "dpo")
 
 
 def compare_rewards(settings: Settings, rewards: list[str]) -> None:
     """A run for each reward, and the table."""
-    prepare(settings)
-    made = [
+    shared = Run(settings)
+    check_inputs(shared, stage_names(settings.train.rounds))
+    runs = [
         replace(
             settings,
-            run=replace(settings.run, dir=str(settings.run_dir / "rewards" / reward), redo_from=None, until=None),
-            data=same_data(settings),
+            run=replace(settings.run, dir=str(shared.path / "rewards" / reward)),
             scoring=replace(settings.scoring, **scoring_of(reward)),
         )
         for reward in rewards
     ]
-    for one in made:
-        check_scoring(one)
-    run_all(replace(settings, run=replace(settings.run, until="rankings")))
-    for one in made:
+    for each in runs:
+        check_scoring(list(shared.train_turns), each.scoring, shared.generator.name)
+    run_pipeline(replace(settings, run=replace(settings.run, until=SHARED[-1])), shared.sources)
+    for each in runs:
         for stage in SHARED:
-            if process()[0] == 0 and not (one.run_dir / stage).exists():
-                copy_whole(settings.run_dir / stage, one.run_dir / stage)
+            if process()[0] == 0 and not (each.run.path / stage).exists():
+                copy_folder(shared.path / stage, each.run.path / stage)
         wait_for_all()
-        run_all(one)
+        run_pipeline(each, shared.sources)
     if process()[0] == 0:
-        table = table_of([one.run_dir for one in made])
-        write_atomic(settings.run_dir / "rewards" / "table.md", table)
+        table = table_of([each.run.path for each in runs])
+        write_atomic(shared.path / "rewards" / "table.md", table)
         log.info("\n%s", table)
 
 
-def copy_whole(source: Path, target: Path) -> None:
-    """Copy a folder so that it is there whole or not at all."""
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder; the copy is complete or does not exist."""
     temporary = target.with_name(f".{target.name}")
+    temporary.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(temporary, ignore_errors=True)
     shutil.copytree(source, temporary)
     temporary.rename(target)
@@ -71,14 +71,14 @@ def table_of(runs: list[Path]) -> str:
     """One row per reward: MRR@10 and EM of each system, pairs, and the seconds that scoring took."""
     rows, label = [], ""
     for run in runs:
-        made = read_json(run / "evaluation" / "metrics.json")
-        measured, label = made["systems"], label_of(made)  # of all runs
-        scores, pairs = (read_json(run / stage / "manifest.json") for stage in ("scores", "pairs"))
+        metrics = read_json(run / "evaluation" / "metrics.json")
+        measured, label = metrics["systems"], label_of(metrics)  # the same label for all runs
+        scores, pairs = (read_json(run / "round-1" / stage / "manifest.json") for stage in ("scores", "pairs"))
         rows.append(
             [
                 run.name,
                 *(shown(measured.get(s, {}).get(m)) for s in SYSTEMS for m in ("MRR@10", "EM")),
-                str(pairs["counts"]["kept"]),
+                str(pairs["counts"]["total"]),
                 f"{scores['seconds']:.0f}",
             ]
         )
@@ -93,11 +93,11 @@ def main() -> None:
     settings = read_settings(__doc__, rest, usage="--rewards NAME ... ")
     if not own.rewards:
         raise InputError(f"name the rewards: `--rewards key_entropy udcg`; known: {', '.join(REWARDS)}.")
-    for name in ("until", "redo_from"):
+    for name in ("until", "redo_from", "only"):
         if getattr(settings.run, name):
             raise InputError(
                 f"`run.{name}` is for a single run (train/dpo.py). To make a reward's run again, remove its folder in "
-                f"{settings.run_dir / 'rewards'}."
+                f"{settings.run.path / 'rewards'}."
             )
     for name in own.rewards:
         check_reward_name("--rewards", name, ["weighted"])

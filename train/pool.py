@@ -1,10 +1,7 @@
-"""A small pooled collection (`data.pool`): the gold passages of all turns, and what BM25 finds beside them.
+"""Pooled collections (`data.pool`): the gold passages of all turns, and what BM25 finds beside them.
 
-    python -m train.pool --config configs/topiocqa.yaml --data.pool 50
-
-Reads all training and held-out turns, and the whole collection; writes `<run>/data/pool.jsonl`, a collection like any
-other, and `<run>/data/pool.json`, which says what it was made from. With `data.sets`, each set has a pool of its own,
-`pool-<set>.jsonl`. The whole run and the evaluation make it before anything else. It is there whole or not at all.
+`<run>/data/pool.jsonl` is a collection like any other; `pool.json` beside it tells what it was made from. With
+`data.sets`, each set has a pool of its own, `pool-<set>.jsonl`.
 """
 
 import json
@@ -13,46 +10,64 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from core.artifacts import changes, read_json, write_atomic, write_json
+from core.artifacts import read_json, write_atomic, write_json
+from core.data_sources import SPLITS, DataSource
 from core.errors import InputError
-from core.inputs import key_of, pool_file, set_names, splits_of, whole_corpus
-from core.read_settings import read_settings
-from core.records import Turn, plain
-from core.runtime import Progress, log, process, run_command, set_up_logging, wait_for_all
-from core.settings import RetrievalSettings, Settings
-from retrieval.collection import collection_of
+from core.records import Turn, to_json_dict
+from core.runtime import Progress, log, process, wait_for_all
+from core.settings import RetrievalSettings
+from core.stages import changes
+from retrieval.collection import open_collections
 from retrieval.retriever import Retriever, retriever_of
-from rewriter.conversations import turns_hash, turns_of
+from rewriter.conversations import load_turns
 
 BATCH = 256
 
 
-def make_pool(settings: Settings) -> None:
-    """Make the pool that `data.pool` asks for, unless it is there or none is asked for.
+def make_pools(
+    sources: Sequence[DataSource], size: int, limit: int | None, retrieval: RetrievalSettings, run_dir: Path
+) -> list[DataSource]:
+    """Make the pooled collection of each data set, unless it is there.
+
+    Args:
+        sources: the data sets.
+        size: passages that BM25 adds for each query.
+        limit: the first so many turns of each split.
+        retrieval: of the run; `engine` is not looked at.
+        run_dir: the pools go into `<run_dir>/data`.
+
+    Returns:
+        The data sets with their pools as collections.
 
     Raises:
         InputError: the run folder holds a pool made from something else; names the difference.
     """
-    if settings.data.pool and process()[0] == 0:
-        for name in set_names(settings):
-            write_pool(settings, name)
+    pooled = []
+    for source in sources:
+        path = run_dir / "data" / (f"pool-{source.name}.jsonl" if source.name else "pool.jsonl")
+        if process()[0] == 0:
+            write_pool(source, path, size, limit, replace(retrieval, engine="auto"))
+        pooled.append(replace(source, corpus=str(path)))
     wait_for_all()
+    return pooled
 
 
-def write_pool(settings: Settings, name: str) -> None:
-    """Write the pool of a data set and its note, or find that they are there."""
-    path = pool_file(settings, name)
-    note, plan = path.with_suffix(".json"), plan_of(settings, name)
+def write_pool(source: DataSource, path: Path, size: int, limit: int | None, bm25: RetrievalSettings) -> None:
+    """Write the pool of a data set with a note of what it was made from, unless both are there."""
+    splits = {split: load_turns([source], split, limit) for split in SPLITS if source.has(split)}
+    source.check_corpus()
+    collection = open_collections([source], bm25.cache)[source.name]
+    plan = {"size": size, "limit": limit, "corpus": collection.identity}
+    plan |= {f"retrieval.{name}": getattr(bm25, name) for name in ("engine", "analyzer", "k1", "b")}
+    plan |= {f"data.{split}": turns.fingerprint for split, turns in splits.items()}
+    note = path.with_suffix(".json")
     if note.exists() and path.exists():
         refuse_to_mix(path, read_json(note)["plan"], plan)
         log.info("pool: complete, nothing to do (%s)", path)
         return
-    all_turns = [turn for split in splits_of(settings) for turn in turns_of(settings, split, settings.run.limit)]
-    turns = [turn for turn in all_turns if turn.dataset == name]
+    turns = [turn for split in splits.values() for turn in split]
     gold = {doc for turn in turns for doc, grade in turn.relevant.items() if grade >= 1}
-    collection = collection_of(settings, whole_corpus(settings, name))
-    bm25 = retriever_of(bm25_settings(settings.retrieval), collection)
-    kept = gold | negatives_of(turns, bm25, settings.data.pool)
+    kept = gold | negatives_of(turns, retriever_of(bm25, collection), size)
     counts = {"passages": 0, "gold": 0, "collection": 0}
 
     def lines() -> Iterable[str]:
@@ -61,7 +76,7 @@ def write_pool(settings: Settings, name: str) -> None:
             if passage.id in kept:
                 counts["passages"] += 1
                 counts["gold"] += passage.id in gold
-                yield json.dumps(plain(passage), ensure_ascii=False) + "\n"
+                yield json.dumps(to_json_dict(passage), ensure_ascii=False) + "\n"
 
     write_atomic(path, lines())
     write_json(note, {"plan": plan, "counts": counts})
@@ -69,15 +84,6 @@ def write_pool(settings: Settings, name: str) -> None:
         log.warning("pool: %d of %d gold passages are not in the collection", len(gold) - counts["gold"], len(gold))
     said = counts | {"path": path}
     log.info("pool: %(passages)d of %(collection)d passages, %(gold)d of them gold -> %(path)s", said)
-
-
-def plan_of(settings: Settings, name: str) -> dict[str, Any]:
-    """Everything that decides what is in the pool of a data set, under the names of the settings."""
-    rule = bm25_settings(settings.retrieval)
-    decided = {f"retrieval.{name}": getattr(rule, name) for name in ("engine", "analyzer", "k1", "b")}
-    inputs = {f"data.{split}": turns_hash(settings, split) for split in splits_of(settings)}
-    inputs[key_of("corpus", name)] = collection_of(settings, whole_corpus(settings, name)).identity
-    return {"data.pool": settings.data.pool, "run.limit": settings.run.limit} | decided | inputs
 
 
 def refuse_to_mix(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -111,20 +117,3 @@ def negatives_of(turns: Sequence[Turn], retriever: Retriever, number: int) -> se
 def queries_of(turn: Turn) -> list[str]:
     """The question as it stands, and the rewrite where there is another."""
     return [turn.question, *([turn.rewrite] if turn.rewrite and turn.rewrite != turn.question else [])]
-
-
-def bm25_settings(settings: RetrievalSettings) -> RetrievalSettings:
-    """The pool is made by BM25, whatever engine the run has."""
-    return replace(settings, engine="auto")
-
-
-def main() -> None:
-    settings = read_settings(__doc__)
-    set_up_logging()
-    if not settings.data.pool:
-        raise InputError(f"`data.pool` must be at least 1 to make a pool, got {settings.data.pool}.")
-    make_pool(settings)
-
-
-if __name__ == "__main__":
-    run_command(main)

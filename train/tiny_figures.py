@@ -24,6 +24,7 @@ DOCUMENTS = 3
 def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]:
     """The figures of a model on the dev turns of a world folder; shares are from 0 to 1."""
     from core.language_model import load_language_model
+    from core.records import GenerationInput
     from core.trec import strict_run
     from retrieval.collection import open_collection
     from retrieval.metrics import per_query
@@ -33,7 +34,7 @@ def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]
     from rewriter.sampling import greedy_rewrites
     from scoring.abstention import abstention_probabilities
     from scoring.answers import exact_match
-    from scoring.generator import GenerationInput, Generator
+    from scoring.generator import Generator
     from scoring.grogu import score_of
     from scoring.validity_cases import gold_and_without
 

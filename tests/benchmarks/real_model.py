@@ -22,14 +22,14 @@ from core.batching import group_by_prefix
 from core.chat import completion_ids
 from core.language_model import LanguageModel, load_language_model
 from core.read_settings import read_settings
-from core.records import Turn
+from core.records import GenerationInput, Turn
 from core.settings import Settings
 from retrieval.collection import open_collection
 from retrieval.retriever import retriever_of
 from rewriter.conversations import read_turns
 from rewriter.prompts import RewritePrompt
 from rewriter.sampling import prompts_of, sample_rewrites
-from scoring.generator import GenerationInput, Generator
+from scoring.generator import Generator
 from tests.oracle import plain_logged_scores, plain_scores
 
 FIRST_TURN = 3  # whose conversation has some history

@@ -16,12 +16,13 @@ import tempfile
 from pathlib import Path
 
 import torch
+from core.inputs import data_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from core.artifacts import completed
-from core.inputs import data_file
 from core.language_model import LanguageModel, load_language_model
 from core.read_settings import read_settings
+from core.records import GenerationInput, RewardInput
 from core.settings import ScoringSettings
 from core.stages import shared_out
 from retrieval.collection import collection_of
@@ -29,8 +30,8 @@ from retrieval.rankings import make_rankings
 from rewriter.candidates import make_candidates
 from rewriter.conversations import read_turns
 from scoring.abstention import REFUSAL
-from scoring.generator import GenerationInput, Generator
-from scoring.rewards import RewardInput, Scorer
+from scoring.generator import Generator
+from scoring.rewards import Scorer
 from scoring.scores import BATCH
 from tests.benchmarks.real_model import PeakMemory, compare, timed
 from tests.oracle import plain_no_res, plain_scores

@@ -3,14 +3,15 @@
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from core.artifacts import Stage, write_atomic, write_json
-from core.records import Hit, Turn, group_of
+from core.artifacts import write_atomic, write_json
+from core.records import EvaluationRecord, Turn, group_of
 from core.runtime import log
 from core.settings import Settings
+from core.stages import Stage
 from core.trec import strict_run, write_qrels, write_run
 from retrieval.metrics import DEFAULT, compare, per_query
 from scoring.answers import contains, exact_match, states_answer, token_f1
@@ -34,21 +35,26 @@ COMPARED = (
 PerTurn = dict[str, dict[str, dict[str, float]]]  # system -> measure -> turn -> value
 
 
-def measure_all(turns: Sequence[Turn], records: dict[str, dict[str, Any]], systems: Sequence[str]) -> PerTurn:
+def measure_all(turns: Sequence[Turn], records: dict[str, EvaluationRecord], systems: Sequence[str]) -> PerTurn:
     """Every measure of every system for every turn that has the labels for it."""
     qrels = {turn.id: turn.relevant for turn in turns}
     values: PerTurn = {}
     for name in systems:
-        rankings = {t.id: [Hit(*hit) for hit in records[t.id]["systems"][name]["hits"]] for t in turns}
+        results = {turn.id: records[turn.id].systems[name] for turn in turns}
+        rankings = {turn: list(result.hits) for turn, result in results.items()}
         values[name] = per_query(qrels, strict_run(rankings), DEFAULT)
-        given = {turn.id: records[turn.id]["systems"][name] for turn in turns}
-        queries = {turn: record.get("rewrite", record["query"]) for turn, record in given.items()}
-        values[name][STATEMENTS] = {turn: float(states_answer(query)) for turn, query in queries.items()}
-        if any("answer" in record for record in given.values()):
+        values[name][STATEMENTS] = {
+            turn: float(states_answer(result.rewrite or result.query)) for turn, result in results.items()
+        }
+        answered = [turn for turn in turns if results[turn.id].answer is not None]
+        if answered:
             for measure, function in ANSWER_MEASURES.items():
-                values[name][measure] = {t.id: function(given[t.id]["answer"], t.answers) for t in turns if t.answers}
-            known = {turn.id: given[turn.id]["key_entropy"] for turn in turns}
-            values[name]["key_entropy"] = {turn: value for turn, value in known.items() if value is not None}
+                values[name][measure] = {
+                    turn.id: function(results[turn.id].answer, turn.answers) for turn in answered if turn.answers
+                }
+            values[name]["key_entropy"] = {
+                turn: result.key_entropy for turn, result in results.items() if result.key_entropy is not None
+            }
     return values
 
 
@@ -186,16 +192,17 @@ def grid(head: list[str], rows: list[list[str]]) -> str:
     return "".join(f"| {line} |\n" for line in lines)
 
 
-def write_report(stage: Stage, settings: Settings, turns: Sequence[Turn], systems: Sequence[str]) -> dict[str, Any]:
+def write_report(
+    stage: Stage[EvaluationRecord], settings: Settings, turns: Iterable[Turn], systems: Sequence[str]
+) -> dict[str, Any]:
     """Write runs, qrels, `per_turn.jsonl`, `metrics.json` and `table.md` beside the records, and print the table."""
-    records = {record["id"]: record for record in stage.records()}
+    turns, records, folder = list(turns), {record.id: record for record in stage}, stage.folder
     values = measure_all(turns, records, systems)
-    made = figures(values, turns, settings)
-    write_qrels(stage.folder / "qrels.txt", {turn.id: turn.relevant for turn in turns})
+    metrics = figures(values, turns, settings)
+    write_qrels(folder / "qrels.txt", {turn.id: turn.relevant for turn in turns})
     for name in systems:
-        hits = {turn.id: [Hit(*hit) for hit in records[turn.id]["systems"][name]["hits"]] for turn in turns}
-        write_run(stage.folder / f"{name}.run", hits, name)
-    lines = [
+        write_run(folder / f"{name}.run", {turn.id: list(records[turn.id].systems[name].hits) for turn in turns}, name)
+    rows = [
         {
             "id": turn.id,
             "dataset": turn.dataset,
@@ -203,21 +210,19 @@ def write_report(stage: Stage, settings: Settings, turns: Sequence[Turn], system
             "kind": turn.kind,
             "depth": turn.depth,
             "system": name,
-            "query": records[turn.id]["systems"][name]["query"],
+            "query": records[turn.id].systems[name].query,
+            "answer": records[turn.id].systems[name].answer,
         }
-        | {"answer": records[turn.id]["systems"][name].get("answer")}
         | {measure: per[turn.id] for measure, per in values[name].items() if turn.id in per}
         for turn in turns
         for name in systems
     ]
-    write_atomic(
-        stage.folder / "per_turn.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    )
-    write_json(stage.folder / "metrics.json", made)
-    table = table_of(made)
-    write_atomic(stage.folder / "table.md", table)
-    counts = made["turns"]
+    write_atomic(folder / "per_turn.jsonl", (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    write_json(folder / "metrics.json", metrics)
+    table = table_of(metrics)
+    write_atomic(folder / "table.md", table)
+    counts = metrics["turns"]
     without = counts["total"] - counts["evaluated"]
     note = f" ({without} without relevant documents)" if without else ""
     log.info("\nevaluated %d of %d turns%s\n\n%s", counts["evaluated"], counts["total"], note, table)
-    return made
+    return metrics

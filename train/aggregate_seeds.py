@@ -1,7 +1,7 @@
 """Several runs of one configuration together: the result table of their mean, and comparisons over all of them.
 
-    python -m train.pooled runs/quickstart-1 runs/quickstart-2 runs/quickstart-3
-    python -m train.pooled runs/mtrag-1 runs/mtrag-2 --measures MRR@10 R@10 nDCG@3 F1
+    python -m train.aggregate_seeds runs/quickstart-1 runs/quickstart-2 runs/quickstart-3
+    python -m train.aggregate_seeds runs/mtrag-1 runs/mtrag-2 --measures MRR@10 R@10 nDCG@3 F1
 
 A turn's value is its mean over the runs; conversations, not runs, are what is resampled. With several data sets, the
 tables of each set follow those of all turns.
@@ -18,7 +18,7 @@ from core.artifacts import read_json, read_json_lines
 from core.errors import InputError
 from core.runtime import run_command
 from retrieval.metrics import DEFAULT, compare
-from train.tables import ANSWER_MEASURES, COMPARED, STATEMENTS, comparison_table, grid, label_of, mean, shown
+from train.report_tables import ANSWER_MEASURES, COMPARED, STATEMENTS, comparison_table, grid, label_of, mean, shown
 
 SHOWN = ("MRR@10", "R@10", "EM")
 Values = dict[str, dict[str, dict[str, float]]]  # measure -> system -> turn -> value

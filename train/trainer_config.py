@@ -6,8 +6,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import torch
+from peft import LoraConfig
+from trl import DPOConfig, SFTConfig
+
 from core.errors import InputError, nearest
-from core.settings import Settings
 
 # Where TRL's own default would surprise: activation checkpointing that only slows small models, truncation, batches
 # that are half padding.
@@ -27,24 +30,26 @@ DEFAULTS = {
 LORA = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear", "lora_dropout": 0.0, "task_type": "CAUSAL_LM"}
 
 
-def check_keys(section: str, given: dict[str, Any], known: list[str], owner: str) -> None:
+def check_keys(section: str, options: dict[str, Any], known: list[str], owner: str) -> None:
     """Refuse a key that the library does not have.
 
     Raises:
         InputError: names the key and the nearest right one.
     """
-    for key in given:
+    for key in options:
         if key not in known:
             raise InputError(f"`{section}.{key}`: {owner} has no such setting; {nearest(key, known)}")
 
 
-def lora_config(settings: Settings):
-    """PEFT's `LoraConfig` of the `lora` section over our defaults."""
-    from peft import LoraConfig
+def lora_config(lora: dict[str, Any]) -> LoraConfig:
+    """PEFT's `LoraConfig` from the `lora` settings, over our defaults.
 
-    check_keys("lora", settings.lora, list(inspect.signature(LoraConfig).parameters), "PEFT's LoraConfig")
+    Raises:
+        InputError: a key or value is refused.
+    """
+    check_keys("lora", lora, list(inspect.signature(LoraConfig).parameters), "PEFT's LoraConfig")
     try:
-        config = LoraConfig(**LORA | settings.lora)
+        config = LoraConfig(**LORA | lora)
         if not config.r > 0:
             raise ValueError(f"`r` must be above 0, got {config.r}")
         if config.inference_mode:
@@ -54,28 +59,27 @@ def lora_config(settings: Settings):
     return config
 
 
-def trainer_config(section: str, settings: Settings, folder: Path):
-    """TRL's `SFTConfig` or `DPOConfig` of a section over our defaults.
+def trainer_config(
+    section: str, options: dict[str, Any], dtype: str, seed: int, folder: Path
+) -> SFTConfig | DPOConfig:
+    """TRL's `SFTConfig` or `DPOConfig` from the settings of a section, over our defaults.
 
     Args:
         section: `sft` or `dpo`.
-        settings: the run's.
+        options: its settings.
+        dtype: of the rewriter's weights.
+        seed: of weights, data order and dropout.
         folder: where checkpoints go.
 
     Raises:
         InputError: a key or value is refused.
     """
-    import torch
-    from trl import DPOConfig, SFTConfig
-
     kind = {"sft": SFTConfig, "dpo": DPOConfig}[section]
-    given = getattr(settings, section)
-    check_keys(section, given, [f.name for f in fields(kind)], f"TRL's {kind.__name__}")
-    own = {"output_dir": str(folder), "seed": settings.run.seed, "data_seed": settings.run.seed}
-    own["bf16"] = settings.rewriter.dtype == "bfloat16" and torch.cuda.is_available()
-    own["use_cpu"] = not torch.cuda.is_available()  # else Accelerate takes several processes on a CPU for one
-    own["dataloader_pin_memory"] = torch.cuda.is_available()
-    values = DEFAULTS | own | given
+    check_keys(section, options, [f.name for f in fields(kind)], f"TRL's {kind.__name__}")
+    on_gpu = torch.cuda.is_available()
+    own = {"output_dir": str(folder), "seed": seed, "data_seed": seed, "bf16": dtype == "bfloat16" and on_gpu}
+    own |= {"use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu}  # without `use_cpu`, Accelerate takes one process
+    values = DEFAULTS | own | options
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # TRL's own default uses a name that transformers renames
