@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -23,17 +23,6 @@ from core.validation import parse_record
 
 RECORDS = "records.jsonl"
 _LOCKS: dict[Path, FileLock] = {}
-
-
-class HasId(Protocol):
-    """What a stage reads and writes: it has the id of its turn."""
-
-    @property
-    def id(self) -> str: ...
-
-
-Item = TypeVar("Item", bound=HasId)
-Record = TypeVar("Record", bound=HasId)
 
 
 def lock_run_dir(run_dir: Path) -> None:
@@ -65,7 +54,7 @@ def changes(name: str, before: Any, now: Any) -> list[str]:
     return [] if before == now else [f"`{name}` was {before!r}, is {now!r}"]
 
 
-class Stage(Generic[Record]):
+class Stage:
     """One stage of a run.
 
     Args:
@@ -85,7 +74,7 @@ class Stage(Generic[Record]):
         name: str,
         settings: dict[str, Any],
         inputs: dict[str, Any],
-        record_type: type[Record] | None = None,
+        record_type: type | None = None,
     ):
         self.run_dir, self.name, self.folder, self.record_type = run_dir, name, run_dir / name, record_type
         self.started = time.monotonic()
@@ -147,7 +136,7 @@ class Stage(Generic[Record]):
     def __len__(self) -> int:
         return self.manifest["counts"]["total"]
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Any]:
         """Every record, checked against its type.
 
         Raises:
@@ -185,7 +174,7 @@ class Stage(Generic[Record]):
         """Ids of the records that are on disk."""
         return {record["id"] for _, record, _ in self._lines()}
 
-    def append(self, records: Iterable[Record]) -> None:
+    def append(self, records: Iterable[Any]) -> None:
         """Add records to the part of this process, and hand them to the operating system at once."""
         part = self.folder / f"part-{process()[0]}.jsonl"
         truncate_partial_line(part)
@@ -194,7 +183,7 @@ class Stage(Generic[Record]):
                 json.dumps(to_json_dict(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records
             )
 
-    def write(self, records: Iterable[Record]) -> None:
+    def write(self, records: Iterable[Any]) -> None:
         """Write all records at once."""
         lines = (json.dumps(to_json_dict(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records)
         write_atomic(self.records_file, lines)
@@ -260,13 +249,13 @@ def truncate_partial_line(path: Path) -> None:
 
 
 def run_stage(
-    stage: Stage[Record],
-    items: Collection[Item],
+    stage: Stage,
+    items: Collection[Any],
     batch_size: int,
-    load_worker: Callable[[], Callable[[list[Item]], Sequence[Record]]],
-    summarize: Callable[[Iterator[Record]], dict[str, Any]],
+    load_worker: Callable[[], Callable[[list[Any]], Sequence[Any]]],
+    summarize: Callable[[Iterator[Any]], dict[str, Any]],
     max_failed_fraction: float = 1.0,
-) -> Stage[Record]:
+) -> Stage:
     """Complete a stage, or do nothing where it is complete.
 
     Batches are fixed: batch i holds the items from `i * batch_size` on, and process `i % processes` makes it. An
@@ -274,7 +263,7 @@ def run_stage(
 
     Args:
         stage: where the records go.
-        items: what is processed, in the order of the records.
+        items: what is processed, each with the `id` of its turn, in the order of the records.
         batch_size: items that are processed, and saved, together.
         load_worker: loads models and the like, and returns the function from a batch to one record per item. Called
             only when there is work.
@@ -341,9 +330,9 @@ def _run_batches(stage: Stage, items: Iterable, batch_size: int, load_worker: Ca
                 progress.already(len(batch))
 
 
-def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     """Consecutive items in lists of at most `size`."""
-    batch: list[Item] = []
+    batch: list[Any] = []
     for item in items:
         batch.append(item)
         if len(batch) == size:

@@ -18,10 +18,10 @@ BATCH_SIZE = 64  # turns
 def make_rankings(
     run: RunSettings,
     name: str,
-    candidates: Stage[TurnRecord],
+    candidates: Stage,
     options: RetrievalSettings,
     collections: Mapping[str, Collection],
-) -> Stage[TurnRecord]:
+) -> Stage:
     """Complete the stage.
 
     Args:

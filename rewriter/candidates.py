@@ -16,9 +16,7 @@ from rewriter.sampling import sample_rewrites
 BATCH_SIZE = 16  # turns that are sampled, and saved, together
 
 
-def make_candidates(
-    run: RunSettings, name: str, turns: TurnSet, model: ModelSpec, options: RewriterSettings
-) -> Stage[TurnRecord]:
+def make_candidates(run: RunSettings, name: str, turns: TurnSet, model: ModelSpec, options: RewriterSettings) -> Stage:
     """Complete the stage.
 
     Args:

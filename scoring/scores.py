@@ -21,13 +21,13 @@ BATCH_SIZE = 8  # turns whose document lists are scored, and saved, together
 def make_scores(
     run: RunSettings,
     name: str,
-    rankings: Stage[TurnRecord],
+    rankings: Stage,
     turns: TurnSet,
     collections: Mapping[str, Collection],
     scoring: ScoringSettings,
     generator: GeneratorSettings,
     model: ModelSpec,
-) -> Stage[TurnRecord]:
+) -> Stage:
     """Complete the stage.
 
     Args:

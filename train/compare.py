@@ -24,7 +24,7 @@ from core.runtime import log, process, run_command, set_up_logging, wait_for_all
 from core.settings import Settings
 from scoring.labels import REWARDS, check_reward_name, scoring_of
 from scoring.rewards import check_scoring
-from train.pipeline import Run, check_inputs, run_pipeline, stage_names
+from train.pipeline import Run, check_inputs, prepare_data, run_pipeline, stage_names
 from train.report_tables import grid, label_of, shown
 
 SHARED = ("round-1/candidates", "round-1/rankings")
@@ -33,7 +33,7 @@ SYSTEMS = ("base", "sft", "dpo")
 
 def compare_rewards(settings: Settings, rewards: list[str]) -> None:
     """A run for each reward, and the table."""
-    shared = Run(settings)
+    shared = Run(settings, prepare_data(settings))
     check_inputs(shared, stage_names(settings.train.rounds))
     runs = [
         replace(

@@ -117,7 +117,7 @@ def make_evaluation(
     base: ModelSpec,
     generator: ModelSpec,
     trained: Mapping[str, Stage],
-) -> Stage[EvaluationRecord]:
+) -> Stage:
     """Complete the stage, and print the table.
 
     Args:
@@ -169,7 +169,7 @@ def evaluation_stage(
     collections: Mapping[str, Collection],
     generator: ModelSpec,
     systems: Systems,
-) -> Stage[EvaluationRecord]:
+) -> Stage:
     """The stage with the settings and inputs that decide its records."""
     options, rule, answers = settings.rewriter, settings.scoring, settings.evaluation.answers
     decided: dict[str, Any] = {

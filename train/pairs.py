@@ -95,12 +95,12 @@ def select_pairs(
 def make_pairs(
     run: RunSettings,
     name: str,
-    scores: Stage[TurnRecord],
+    scores: Stage,
     turns: TurnSet,
     options: PairSettings,
     reward: str,
     prompt: RewritePrompt,
-) -> Stage[Pair]:
+) -> Stage:
     """Complete the stage.
 
     Args:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from core.data_sources import DataSource, data_sources
 from core.errors import InputError, nearest
@@ -48,21 +49,14 @@ EVALUATION, BACKUP = "evaluation", ".before"
 
 @dataclass
 class Run:
-    """A run: its settings, and what its stages share, loaded when it is first used.
-
-    Args:
-        settings: the settings.
-        sources: the data sets; those of the settings when not given.
-    """
+    """A run: its settings, its data sets, and what its stages share, loaded when it is first used."""
 
     settings: Settings
-    sources: Sequence[DataSource] = ()
+    sources: Sequence[DataSource]
 
-    def __post_init__(self):
-        data = self.settings.data
-        self.path = self.settings.run.path
-        if not self.sources:
-            self.sources = data_sources(data, self.path)
+    @property
+    def path(self) -> Path:
+        return self.settings.run.path
 
     @cached_property
     def train_turns(self) -> TurnSet:
@@ -121,9 +115,9 @@ def make_stage(run: Run, stage: str) -> Stage:
         options = settings.rewriter if number == 1 else replace(settings.rewriter, examples=[])
         rewriter = run.base if number == 1 else run.trained(previous)
         return make_candidates(settings.run, stage, run.train_turns, rewriter, options)
+    candidates = load("candidates", TurnRecord)
+    candidates.expect(inputs={"turns": run.train_turns.fingerprint})
     if name == "rankings":
-        candidates = load("candidates", TurnRecord)
-        candidates.expect(inputs={"turns": run.train_turns.fingerprint})
         return make_rankings(settings.run, stage, candidates, settings.retrieval, run.collections)
     if name == "scores":
         return make_scores(
@@ -151,11 +145,29 @@ def make_stage(run: Run, stage: str) -> Stage:
 def evaluate(run: Run) -> Stage:
     """Complete the stage `evaluation`: every rewriter of the run beside queries that need none."""
     rounds = run.settings.train.rounds
-    trained = {"sft": load_stage(run.path, "round-1/sft")}
-    for number in range(1, rounds + 1):
-        system = "dpo" if number == rounds else f"dpo-{number}"
-        trained[system] = load_stage(run.path, f"round-{number}/dpo")
+    stages = {"sft": "round-1/sft"} | {f"dpo-{n}": f"round-{n}/dpo" for n in range(1, rounds)}
+    stages["dpo"] = f"round-{rounds}/dpo"
+    wanted = run.settings.evaluation.systems
+    trained = {
+        system: load_stage(run.path, stage) for system, stage in stages.items() if system.split("-")[0] in wanted
+    }
     return make_evaluation(run.settings, run.test_turns, run.collections, run.base, run.generator, trained)
+
+
+def prepare_data(settings: Settings) -> list[DataSource]:
+    """The data sets of a run; makes the tiny world and the pooled collections where the settings ask for them.
+
+    Raises:
+        InputError: a file or collection is missing or not usable.
+    """
+    data, run_dir = settings.data, settings.run.path
+    if data.format == "tiny_world" and process()[0] == 0:
+        make_quickstart_data(run_dir / "data", data.world_seed)
+    wait_for_all()
+    sources = data_sources(data, run_dir)
+    for source in sources:
+        source.check_corpus()
+    return make_pools(sources, data.pool, settings.run.limit, settings.retrieval, run_dir) if data.pool else sources
 
 
 def check_inputs(run: Run, stages: Sequence[str]) -> None:
@@ -165,13 +177,6 @@ def check_inputs(run: Run, stages: Sequence[str]) -> None:
         InputError: something is missing or not usable.
     """
     settings = run.settings
-    if settings.data.format == "tiny_world" and process()[0] == 0:
-        make_quickstart_data(run.path / "data", settings.data.world_seed)
-    wait_for_all()
-    if settings.data.pool:
-        run.sources = make_pools(run.sources, settings.data.pool, settings.run.limit, settings.retrieval, run.path)
-    for source in run.sources:
-        source.check_corpus()
     _ = run.train_turns
     if stages[-1] == EVALUATION:
         _ = run.test_turns
@@ -236,17 +241,18 @@ def set_aside(run: Run, stages: Sequence[str]) -> None:
     wait_for_all()
 
 
-def run_pipeline(settings: Settings, sources: Sequence[DataSource] = ()) -> None:
+def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None) -> None:
     """Complete all stages, or those that `run.until` or `run.only` select.
 
     Args:
         settings: the settings.
-        sources: data sets to use in place of those of the settings.
+        sources: the data sets; made from the settings when not given.
     """
-    start, run, stages = time.monotonic(), Run(settings, sources), selected_stages(settings)
+    start, stages = time.monotonic(), selected_stages(settings)
     use_cores(settings.run.threads)
-    lock_run_dir(run.path)
+    lock_run_dir(settings.run.path)
     log.info("settings: %s", json.dumps(as_plain(settings)))
+    run = Run(settings, prepare_data(settings) if sources is None else sources)
     check_inputs(run, stages)
     names = stage_names(settings.train.rounds)
     redo_from = stage_named(names, "redo_from", settings.run.redo_from)

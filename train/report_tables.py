@@ -192,9 +192,7 @@ def grid(head: list[str], rows: list[list[str]]) -> str:
     return "".join(f"| {line} |\n" for line in lines)
 
 
-def write_report(
-    stage: Stage[EvaluationRecord], settings: Settings, turns: Iterable[Turn], systems: Sequence[str]
-) -> dict[str, Any]:
+def write_report(stage: Stage, settings: Settings, turns: Iterable[Turn], systems: Sequence[str]) -> dict[str, Any]:
     """Write runs, qrels, `per_turn.jsonl`, `metrics.json` and `table.md` beside the records, and print the table."""
     turns, records, folder = list(turns), {record.id: record for record in stage}, stage.folder
     values = measure_all(turns, records, systems)

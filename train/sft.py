@@ -7,7 +7,6 @@ from datasets import Dataset
 from trl import SFTTrainer
 
 from core.language_model import ModelSpec
-from core.records import Pair
 from core.runtime import log, wait_for_all
 from core.settings import RewriterSettings, RunSettings
 from core.stages import Stage, lock_run_dir
@@ -21,7 +20,7 @@ from train.trainers import with_completion_logits, with_length_grouping
 def train_sft(
     run: RunSettings,
     name: str,
-    pairs: Stage[Pair],
+    pairs: Stage,
     model: ModelSpec,
     sft: dict[str, Any],
     lora: dict[str, Any],
