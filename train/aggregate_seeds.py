@@ -18,7 +18,16 @@ from core.artifacts import read_json, read_json_lines
 from core.errors import InputError
 from core.runtime import run_command
 from retrieval.metrics import DEFAULT, compare
-from train.report_tables import ANSWER_MEASURES, COMPARED, STATEMENTS, comparison_table, grid, label_of, mean, shown
+from train.report_tables import (
+    ANSWER_MEASURES,
+    COMPARED,
+    STATEMENTS,
+    comparison_table,
+    label_of,
+    markdown_table,
+    mean,
+    shown,
+)
 
 SHOWN = ("MRR@10", "R@10", "EM")
 Values = dict[str, dict[str, dict[str, float]]]  # measure -> system -> turn -> value
@@ -85,7 +94,7 @@ def tables_of(values: Values, groups: dict[str, str], measures: Sequence[str], r
         for m in measures
         if own.get(m, {}).get(a) and own.get(m, {}).get(b)
     ]
-    return grid(["system", *measures], means) + (f"\n{comparison_table(comparisons)}" if comparisons else "")
+    return markdown_table(["system", *measures], means) + (f"\n{comparison_table(comparisons)}" if comparisons else "")
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from core.settings import Settings
 from scoring.labels import REWARDS, check_reward_name, scoring_of
 from scoring.rewards import check_scoring
 from train.pipeline import Run, check_inputs, prepare_data, run_pipeline, stage_names
-from train.report_tables import grid, label_of, shown
+from train.report_tables import label_of, markdown_table, shown
 
 SHARED = ("round-1/candidates", "round-1/rankings")
 SYSTEMS = ("base", "sft", "dpo")
@@ -83,7 +83,7 @@ def table_of(runs: list[Path]) -> str:
             ]
         )
     head = ["reward", *(f"{s} {m}" for s in SYSTEMS for m in ("MRR@10", "EM")), "pairs", "scoring s"]
-    return label + grid(head, rows)
+    return label + markdown_table(head, rows)
 
 
 def main() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tabulate import tabulate
+
 from core.artifacts import write_atomic, write_json
 from core.records import EvaluationRecord, Turn, group_of
 from core.runtime import log
@@ -136,9 +138,11 @@ def split(
     }
 
 
-def label_of(made: dict[str, Any]) -> str:
+def label_of(metrics: dict[str, Any]) -> str:
     """What stands above a table of these figures: that the collection is pooled, that the turns are not the test's."""
-    return (POOLED if made.get("pooled") else "") + (DEVELOPMENT if made.get("evaluated_on") == "development" else "")
+    return (POOLED if metrics.get("pooled") else "") + (
+        DEVELOPMENT if metrics.get("evaluated_on") == "development" else ""
+    )
 
 
 def table_of(made: dict[str, Any]) -> str:
@@ -146,18 +150,18 @@ def table_of(made: dict[str, Any]) -> str:
     systems = made["systems"]
     columns = list(dict.fromkeys(measure for measures in systems.values() for measure in measures))
     rows = [[name, *(shown(measures.get(c)) for c in columns)] for name, measures in systems.items()]
-    parts = [label_of(made) + grid(["system", *columns], rows)]
+    parts = [label_of(made) + markdown_table(["system", *columns], rows)]
     if made["by_dataset"]:
         rows = [
             [dataset, str(part["turns"]), name, *(shown(part[name].get(c)) for c in columns)]
             for dataset, part in made["by_dataset"].items()
             for name in systems
         ]
-        parts.append(grid(["dataset", "turns", "system", *columns], rows))
+        parts.append(markdown_table(["dataset", "turns", "system", *columns], rows))
     for title, cells in (("kind", made["by_kind"].items()), ("depth", made["by_depth"].items())):
         for measure in (m for m in SPLIT if m in columns and cells):
             rows = [[part, str(c["turns"]), *(shown(c[name].get(measure)) for name in systems)] for part, c in cells]
-            parts.append(grid([title, "turns", *(f"{name} {measure}" for name in systems)], rows))
+            parts.append(markdown_table([title, "turns", *(f"{name} {measure}" for name in systems)], rows))
     if made["comparisons"]:
         parts.append(comparison_table(made["comparisons"]))
     return "\n".join(parts)
@@ -174,22 +178,18 @@ def comparison_table(comparisons: Sequence[dict[str, Any]]) -> str:
          f"{c['p']:.4f}"]
         for c in comparisons
     ]  # fmt: skip
-    return grid(["comparison", "metric", "difference", "95% interval", "p"], rows)
+    return markdown_table(["comparison", "metric", "difference", "95% interval", "p"], rows)
 
 
-def cell_of(text: str) -> str:
-    """A text as a Markdown cell: no line break, no bar, no HTML, no emphasis."""
-    text = html.escape(" ".join(text.split()), quote=False)
-    return re.sub(r"([\\|*`])", r"\\\1", text)
+def escape_markdown(text: str) -> str:
+    """A text for a Markdown cell: no line break, bar, HTML or emphasis."""
+    return re.sub(r"([\\|*`])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
 
 
-def grid(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table whose columns line up in plain text too; what is in a cell stays in it."""
-    head, *rows = ([cell_of(text) for text in row] for row in [head, *rows])
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]
-    lines.insert(1, " | ".join("-" * width for width in widths))
-    return "".join(f"| {line} |\n" for line in lines)
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; texts are escaped."""
+    header, *rows = ([escape_markdown(text) for text in row] for row in [header, *rows])
+    return tabulate(rows, header, tablefmt="github", disable_numparse=True) + "\n"
 
 
 def write_report(stage: Stage, settings: Settings, turns: Iterable[Turn], systems: Sequence[str]) -> dict[str, Any]:
