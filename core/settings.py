@@ -43,7 +43,7 @@ class DataSettings:
 
     Args:
         format: `records` reads the project's own files; `topiocqa`, `qrecc` and `mtrag` read those sets as they are
-            published (configs/DATASETS.md); `tiny_world` makes its files.
+            published (docs/data.md); `tiny_world` makes its files.
         train: turns to train on.
         test: held-out turns to evaluate on.
         qrels: gold passages of the test turns, for a published set that keeps them in a file of their own.

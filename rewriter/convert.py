@@ -100,7 +100,7 @@ def main() -> None:
     if bool(arguments.passages) != bool(arguments.corpus):
         parser.error("--passages and --corpus go together")
     if arguments.passages and arguments.format != "mtrag":
-        parser.error("--passages is for --format mtrag; the other sets' collections: configs/DATASETS.md")
+        parser.error("--passages is for --format mtrag; the other sets' collections: docs/data.md")
     set_up_logging()
     qrels = existing_file("qrels", arguments.qrels)
     turns = READERS[arguments.format](existing_file("turns", arguments.turns), qrels)

@@ -9,9 +9,9 @@ from typing import Any
 
 from core.artifacts import read_json_lines
 from core.errors import InputError, first_line
-from rewriter.conversations import ROLES
 from scoring.labels import NEEDS
 
+ROLES = ("user", "assistant")
 LARGEST_SCORE = 1e300  # of a retriever
 
 

@@ -42,7 +42,7 @@ class Systems:
     """
 
     names: tuple[str, ...]
-    base: ModelSpec
+    base: ModelSpec | None
     trained: Mapping[str, Stage]
 
     @property
@@ -114,8 +114,8 @@ def make_evaluation(
     settings: Settings,
     turns: TurnSet,
     collections: Mapping[str, Collection],
-    base: ModelSpec,
-    generator: ModelSpec,
+    base: ModelSpec | None,
+    generator: ModelSpec | None,
     trained: Mapping[str, Stage],
 ) -> Stage:
     """Complete the stage, and print the table.
@@ -124,8 +124,8 @@ def make_evaluation(
         settings: of the run.
         turns: the held-out turns.
         collections: data set -> its collection.
-        base: the untrained rewriter.
-        generator: the model that answers.
+        base: the untrained rewriter; None where no system needs one.
+        generator: the model that answers; None without answers.
         trained: system -> the complete training stage that made its adapter.
     """
     options = settings.evaluation
@@ -167,7 +167,7 @@ def evaluation_stage(
     settings: Settings,
     turns: TurnSet,
     collections: Mapping[str, Collection],
-    generator: ModelSpec,
+    generator: ModelSpec | None,
     systems: Systems,
 ) -> Stage:
     """The stage with the settings and inputs that decide its records."""
@@ -194,7 +194,7 @@ def evaluation_stage(
 
 
 def load_models(
-    settings: Settings, systems: Systems, generator: ModelSpec
+    settings: Settings, systems: Systems, generator: ModelSpec | None
 ) -> tuple[LanguageModel | None, Generator | None]:
     """The rewriter with all adapters, and the generator; one base model where both are the same. None where there is
     nothing to rewrite, or to answer."""

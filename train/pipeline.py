@@ -36,7 +36,7 @@ from rewriter.prompts import RewritePrompt
 from scoring.rewards import check_scoring
 from scoring.scores import make_scores
 from train.dpo import train_dpo
-from train.evaluation import check_test_turns, make_evaluation
+from train.evaluation import UNTRAINED, check_test_turns, make_evaluation
 from train.pairs import make_pairs
 from train.policy import check_lora
 from train.pool import make_pools
@@ -151,7 +151,9 @@ def evaluate(run: Run) -> Stage:
     trained = {
         system: load_stage(run.path, stage) for system, stage in stages.items() if system.split("-")[0] in wanted
     }
-    return make_evaluation(run.settings, run.test_turns, run.collections, run.base, run.generator, trained)
+    base = run.base if {*wanted} & {*UNTRAINED, *stages} else None
+    generator = run.generator if run.settings.evaluation.answers else None
+    return make_evaluation(run.settings, run.test_turns, run.collections, base, generator, trained)
 
 
 def prepare_data(settings: Settings) -> list[DataSource]:
@@ -177,11 +179,12 @@ def check_inputs(run: Run, stages: Sequence[str]) -> None:
         InputError: something is missing or not usable.
     """
     settings = run.settings
-    _ = run.train_turns
+    if stages != [EVALUATION]:
+        _ = run.train_turns
     if stages[-1] == EVALUATION:
         _ = run.test_turns
     for section, options in (("sft", settings.sft), ("dpo", settings.dpo)):
-        trainer_config(section, options, settings.rewriter.dtype, settings.run.seed, run.path / "checkpoints")
+        trainer_config(section, options, settings.rewriter.dtype, settings.run.seed, run.path)
     kinds = {stage.split("/")[-1] for stage in stages}
     if kinds - {"candidates"}:
         _ = run.collections  # a bad passage is named before anything is sampled
