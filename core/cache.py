@@ -2,7 +2,11 @@
 
 import hashlib
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from core.artifacts import read_json, sha256, write_json
 
@@ -33,3 +37,32 @@ def cached_sha256(path: Path, cache: Path) -> str:
         known = {"state": state, "sha256": sha256(path)}
         write_json(note, known)
     return known["sha256"]
+
+
+def build_once(path: Path, build: Callable[[Path], None], wait: bool = True) -> bool:
+    """Build a file or folder of the cache unless it exists; it is complete or not there at all.
+
+    Of several processes one builds, under a lock that the system releases with its process.
+
+    Args:
+        path: the file or folder.
+        build: writes it to the temporary path that it is given.
+        wait: whether to wait for another process that builds it; otherwise the call returns at once.
+
+    Returns:
+        Whether this call built it.
+    """
+    if path.exists():
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(path.with_name(f".{path.name}.lock"), blocking=wait):
+            if path.exists():
+                return False
+            partial = path.with_name(f".{path.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)  # what a killed process left
+            build(partial)
+            partial.replace(path)
+            return True
+    except Timeout:
+        return False

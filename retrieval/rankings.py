@@ -18,7 +18,7 @@ from core.runtime import process, run_command, set_up_logging
 from core.settings import Settings
 from core.stages import carry_out, shared_out
 from retrieval.collection import collections_of, identities_of
-from retrieval.retriever import RetrieverOfSets, recorded_of_sets
+from retrieval.engines import PerDatasetRetriever, ranking_config
 
 NAME = "rankings"
 BATCH = 64
@@ -37,7 +37,7 @@ def rankings_stage(settings: Settings) -> Stage:
     """The stage's folder with what decides its content."""
     candidates = completed(settings.run_dir / "candidates")
     collections = collections_of(settings)
-    retrieval = recorded_of_sets(settings.retrieval, collections)
+    retrieval = ranking_config(settings.retrieval, collections)
     del retrieval["depth"]  # of the evaluation alone
     inputs = {"candidates": candidates.identity(), "corpus": identities_of(collections)}
     return Stage(settings.run_dir / NAME, retrieval, inputs, process()[0])
@@ -59,7 +59,7 @@ def make_rankings(settings: Settings) -> Stage:
         return shared_out(sorted(found, key=lambda queries: queries.id), BATCH)
 
     def worker():
-        retriever = RetrieverOfSets(settings.retrieval, collections_of(settings))
+        retriever = PerDatasetRetriever(settings.retrieval, collections_of(settings))
 
         def make(batch: list[Queries]) -> list[dict[str, Any]]:
             asked = [(queries.dataset, text) for queries in batch for text in queries.texts]

@@ -17,7 +17,7 @@ from core.errors import InputError
 from core.records import TokenStats
 from core.settings import ScoringSettings, Settings
 from retrieval.collection import collections_of
-from retrieval.retriever import RetrieverOfSets
+from retrieval.engines import PerDatasetRetriever
 from rewriter.conversations import turns_of
 from scoring import grogu
 from scoring.references import reciprocal_rank
@@ -85,7 +85,7 @@ def pair_orders(settings: Settings) -> dict[str, dict[str, float | int | None]]:
         raise InputError(
             "the training turns have no `relevant` documents: how rewards order candidates cannot be told."
         )
-    retriever = RetrieverOfSets(settings.retrieval, collections_of(settings))
+    retriever = PerDatasetRetriever(settings.retrieval, collections_of(settings))
     queries = {
         record["id"]: [candidate["query"] for candidate in record["candidates"]]
         for record in completed(run / "candidates").records()

@@ -12,7 +12,7 @@ from core.records import Turn
 from core.runtime import log
 from core.settings import Settings
 from retrieval.collection import Collection, collections_of
-from retrieval.retriever import RetrieverOfSets
+from retrieval.engines import PerDatasetRetriever
 from rewriter.conversations import turns_of
 from scoring.generator import GenerationInput
 from scoring.items import as_item
@@ -58,7 +58,7 @@ def build_cases(
     if not judged:
         raise InputError("no turn has a `relevant` document that is in the collection.")
     queries = [(turn.dataset, turn.rewrite or turn.question) for turn in judged]
-    hits = RetrieverOfSets(settings.retrieval, collections).search(queries, 50)
+    hits = PerDatasetRetriever(settings.retrieval, collections).search(queries, 50)
     cases = []
     for turn, ranked in zip(judged, hits, strict=True):
         collection = collections[turn.dataset]

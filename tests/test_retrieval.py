@@ -8,9 +8,9 @@ from rank_bm25 import BM25Okapi
 from core.errors import InputError
 from core.records import Hit, Passage
 from core.trec import strict_run, write_run
-from retrieval.analyzer import analyzer_of, plain
+from retrieval.analyzer import build_analyzer, plain
 from retrieval.bm25 import RankBM25
-from retrieval.fusion import Fusion
+from retrieval.hybrid import ReciprocalRankFusion
 
 TEXTS = ["the red fox", "the brown dog and the fox", "the sea", "a quiet lake by the sea", "the"]
 PASSAGES = [Passage(f"d{i}", text) for i, text in enumerate(TEXTS)]
@@ -89,15 +89,15 @@ def test_reciprocal_rank_fusion_by_hand():
             return [self.hits[:k] for _ in queries]
 
     # a: 1/(2+1) + 1/(2+3); b: 1/(2+2) alone; c: 1/(2+3) + 1/(2+1), as a; d: 1/(2+2) alone.
-    hits = Fusion([Fixed("a", "b", "c"), Fixed("c", "d", "a")], rrf_k=2).search(["q"], 9)[0]
+    hits = ReciprocalRankFusion([Fixed("a", "b", "c"), Fixed("c", "d", "a")], rrf_k=2).search(["q"], 9)[0]
     assert hits == [Hit("a", 1 / 3 + 1 / 5), Hit("c", 1 / 3 + 1 / 5), Hit("b", 1 / 4), Hit("d", 1 / 4)]
-    assert Fusion([Fixed("a"), Fixed()], rrf_k=60).search(["q"], 1) == [[Hit("a", 1 / 61)]]
+    assert ReciprocalRankFusion([Fixed("a"), Fixed()], rrf_k=60).search(["q"], 1) == [[Hit("a", 1 / 61)]]
 
 
 def test_english_analyzer_stems_and_stops():
-    assert analyzer_of("english")("The cats are running") == ["cat", "run"]
+    assert build_analyzer("english")("The cats are running") == ["cat", "run"]
     with pytest.raises(InputError, match="english, lucene, plain"):
-        analyzer_of("klingon")
+        build_analyzer("klingon")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_english_analyzer_stems_and_stops():
 )
 def test_lucene_analyzer(text, terms):
     """Worked by hand from the rules of StandardTokenizer, EnglishPossessiveFilter, StopFilter and PorterStemFilter."""
-    assert analyzer_of("lucene")(text) == terms
+    assert build_analyzer("lucene")(text) == terms
 
 
 def test_runs_fall_strictly(tmp_path):

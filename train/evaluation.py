@@ -20,7 +20,7 @@ from core.runtime import log, process, run_command, set_up_logging, use_cores, w
 from core.settings import Settings, rewriter_model
 from core.stages import carry_out, shared_out
 from retrieval.collection import Collection, collections_of, identities_of
-from retrieval.retriever import RetrieverOfSets, recorded_of_sets
+from retrieval.engines import PerDatasetRetriever, ranking_config
 from rewriter.conversations import turns_hash, turns_of
 from rewriter.prompts import RewritePrompt, search_query, user_turns
 from scoring.scores import generator_model
@@ -83,7 +83,7 @@ def evaluation_stage(settings: Settings) -> Stage:
     collections, split = collections_of(settings), settings.data.evaluate_on
     decided = {
         "evaluation": {"systems": systems, "answers": answers},
-        "retrieval": recorded_of_sets(settings.retrieval, collections),
+        "retrieval": ranking_config(settings.retrieval, collections),
         "limit": settings.run.limit,
     }
     if answers:
@@ -143,7 +143,7 @@ def evaluate(settings: Settings) -> Stage:
 
     def worker():
         collections = collections_of(settings)
-        retriever = RetrieverOfSets(settings.retrieval, collections)
+        retriever = PerDatasetRetriever(settings.retrieval, collections)
         queries_of = rewriters(settings, systems)
         generator = None
         if settings.evaluation.answers:
