@@ -7,8 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from huggingface_hub import hf_hub_download
 
 from core.artifacts import read_json, sha256, write_json
+from core.errors import InputError, first_line
+
+MODEL_FILES = (".safetensors", ".json", ".txt", ".model")  # suffixes of the files that decide what a model computes
 
 
 def user_cache() -> Path:
@@ -37,6 +41,22 @@ def cached_sha256(path: Path, cache: Path) -> str:
         known = {"state": state, "sha256": sha256(path)}
         write_json(note, known)
     return known["sha256"]
+
+
+def model_identity(name: str) -> str:
+    """What tells a model from others: a hash of the files of a folder, or a Hub id with its revision.
+
+    Raises:
+        InputError: there is no such folder or Hub model.
+    """
+    folder = Path(name)
+    if folder.is_dir():
+        return sha256(*sorted(file for file in folder.rglob("*") if file.suffix in MODEL_FILES))[:16]
+    try:
+        config = Path(hf_hub_download(name, "config.json"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name} is neither a folder nor a model of the Hub: {first_line(error)}") from error
+    return f"{name}@{config.parent.name}"  # the Hub's cache has a folder per revision
 
 
 def build_once(path: Path, build: Callable[[Path], None], wait: bool = True) -> bool:

@@ -12,7 +12,6 @@ import numpy as np
 from bm25s.tokenization import Tokenized
 
 from core.cache import build_once
-from core.errors import InputError
 from core.records import Hit
 from core.runtime import Progress, log
 from core.settings import RetrievalSettings
@@ -94,13 +93,8 @@ def build_bm25s(settings: RetrievalSettings, collection: Collection) -> BM25sInd
     The cache has one index per analyzer, variant, `k1` and `b`.
 
     Raises:
-        InputError: bm25s does not have the variant, or no passage has a term.
+        InputError: no passage has a term.
     """
-    if settings.bm25_variant not in VARIANTS:
-        raise InputError(
-            f"`retrieval.bm25_variant: {settings.bm25_variant}` is not for bm25s, which has {', '.join(VARIANTS)}; "
-            f"use it with `retrieval.engine: rank_bm25`."
-        )
     analyzer = build_analyzer(settings.analyzer)
     name = f"{settings.analyzer}-{VERSION}-{settings.bm25_variant}-k1-{settings.k1}-b-{settings.b}"
     folder = collection.folder / "bm25s" / name

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from huggingface_hub import hf_hub_download
 
-from core.artifacts import sha256, write_json
+from core.artifacts import write_json
 from core.cache import build_once
 from core.errors import InputError, first_line
 from core.records import Hit
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from retrieval.encoder import Encoder
 
 SHARD = 8192  # passages; the most that an interrupted process loses
-MODEL_FILES = (".safetensors", ".json", ".txt", ".model")  # suffixes of the files that decide the vectors
 HNSW_LINKS, HNSW_CONSTRUCTION, HNSW_SEARCH = 32, 200, 128  # neighbours; candidates while building and searching
 IVF_MIN_TRAINING, IVF_MAX_TRAINING = 39, 128  # training vectors per list; faiss warns below 39
 
@@ -62,13 +60,8 @@ def build_dense(settings: RetrievalSettings, collection: Collection) -> DenseRet
     """The dense engine over a collection; vectors and index are computed first if the cache does not have them.
 
     Raises:
-        InputError: no encoder is named, it cannot be loaded, or faiss or sentence-transformers is not installed.
+        InputError: the encoder cannot be loaded, or faiss or sentence-transformers is not installed.
     """
-    if not settings.encoder:
-        raise InputError(
-            "`retrieval.encoder` is not set; `dense` needs a folder or Hub id such as "
-            "`--retrieval.encoder sentence-transformers/all-MiniLM-L6-v2`."
-        )
     try:
         import faiss  # noqa: F401  before hours are spent on vectors
 
@@ -80,22 +73,6 @@ def build_dense(settings: RetrievalSettings, collection: Collection) -> DenseRet
         settings.max_length, settings.dtype, settings.batch_tokens,
     )  # fmt: skip
     return DenseRetriever(encoder, load_index(settings.faiss, collection, encoder), collection.ids)
-
-
-def encoder_identity(name: str) -> str:
-    """What tells an encoder from others: a hash of the files of a folder, or a Hub id with its revision.
-
-    Raises:
-        InputError: there is no such folder or Hub model.
-    """
-    folder = Path(name)
-    if folder.is_dir():
-        return sha256(*sorted(file for file in folder.rglob("*") if file.suffix in MODEL_FILES))[:16]
-    try:
-        file = Path(hf_hub_download(name, "config.json"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"`retrieval.encoder`: {name} cannot be loaded: {first_line(error)}") from error
-    return f"{name}@{file.parent.name}"  # the Hub's cache has a folder per revision
 
 
 def embeddings_folder(collection: Collection, encoder: "Encoder") -> Path:

@@ -18,8 +18,8 @@ from transformers import PreTrainedTokenizerBase
 from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 
 from core.batching import batches_by_tokens
+from core.cache import model_identity
 from core.errors import InputError, first_line
-from retrieval.dense import encoder_identity
 
 logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
 
@@ -76,7 +76,7 @@ class Encoder:
         self.query_prefix = model.prompts.get("query", "") if query_prefix is None else query_prefix
         prompts = (model.prompts.get(key) for key in ("document", "passage", "corpus"))
         self.config = {  # everything that decides the vector of a passage
-            "encoder": encoder_identity(name),
+            "encoder": model_identity(name),
             "pooling": own_pooling,
             "normalize": normalized if normalize is None else normalize,
             "passage_prefix": next(filter(None, prompts), "") if passage_prefix is None else passage_prefix,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from core.cache import model_identity
 from core.inputs import by_set
 from core.records import Hit
 from core.runtime import log
@@ -11,7 +12,7 @@ from retrieval.analyzer import build_analyzer
 from retrieval.bm25 import RankBM25
 from retrieval.bm25s_index import build_bm25s
 from retrieval.collection import Collection
-from retrieval.dense import build_dense, encoder_identity
+from retrieval.dense import build_dense
 from retrieval.hybrid import ReciprocalRankFusion
 from retrieval.lucene import build_lucene
 from retrieval.retriever import Retriever
@@ -103,5 +104,5 @@ def ranking_config(settings: RetrievalSettings, collections: Mapping[str, Collec
     names |= {"hybrid", "rrf_k"} if engine == "hybrid" else set()
     config = {"engine": by_set(engines)} | {name: getattr(settings, name) for name in sorted(names)}
     if "dense" in parts:
-        config["encoder_identity"] = encoder_identity(settings.encoder)
+        config["encoder_identity"] = model_identity(settings.encoder)
     return config

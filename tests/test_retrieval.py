@@ -37,15 +37,6 @@ def test_equals_rank_bm25_where_its_idf_is_the_same():
             assert hit.score == pytest.approx(expected[int(hit.doc[1])], rel=1e-12)
 
 
-def test_a_term_of_most_documents_never_scores_below_zero():
-    hits = RankBM25(PASSAGES, plain).search(["the"], 9)[0]
-    assert len(hits) == 5 and all(hit.score > 0 for hit in hits)
-
-
-def test_no_known_term_no_hit():
-    assert RankBM25(PASSAGES, plain).search(["zebra", ""], 3) == [[], []]
-
-
 def test_a_collection_without_words_is_refused():
     with pytest.raises(InputError, match="no words"):
         RankBM25([Passage("d", "...")], plain)
