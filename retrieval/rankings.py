@@ -10,7 +10,7 @@ from core.records import TurnRecord
 from core.settings import RetrievalSettings, RunSettings
 from core.stages import Stage, run_stage
 from retrieval.collection import Collection, identities_of
-from retrieval.retriever import RetrieverOfSets, recorded_of_sets
+from retrieval.engines import PerDatasetRetriever, ranking_config
 
 BATCH_SIZE = 64  # turns
 
@@ -34,13 +34,13 @@ def make_rankings(
     Raises:
         InputError: no candidate has a document.
     """
-    settings = recorded_of_sets(options, collections)
+    settings = ranking_config(options, collections)
     del settings["depth"]  # of the evaluation only
     inputs = {"candidates": candidates.identity, "corpus": identities_of(collections)}
     stage = Stage(run.path, name, settings, inputs, TurnRecord)
 
     def load_worker():
-        retriever = RetrieverOfSets(options, collections)
+        retriever = PerDatasetRetriever(options, collections)
 
         def retrieve(batch: list[TurnRecord]) -> list[TurnRecord]:
             queries = [(record.dataset, candidate.query) for record in batch for candidate in record.candidates]

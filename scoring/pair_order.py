@@ -17,7 +17,7 @@ from core.records import Score, TurnRecord
 from core.settings import ScoringSettings, Settings
 from core.stages import load_stage
 from retrieval.collection import open_collections
-from retrieval.retriever import RetrieverOfSets
+from retrieval.engines import PerDatasetRetriever
 from rewriter.conversations import load_turns
 from scoring import grogu
 from scoring.references import reciprocal_rank
@@ -90,7 +90,7 @@ def pair_orders(settings: Settings, stage_name: str = "round-1/scores") -> dict[
             "the training turns have no `relevant` documents: how rewards order candidates cannot be told."
         )
     collections = open_collections(sources, settings.retrieval.cache, settings.data.on_bad)
-    retriever = RetrieverOfSets(settings.retrieval, collections)
+    retriever = PerDatasetRetriever(settings.retrieval, collections)
     by_reward: dict[str, list[ScoredCandidates]] = {}
     for record in load_stage(settings.run.path, stage_name, TurnRecord):
         turn = turns.get(record.id)

@@ -11,7 +11,7 @@ from core.records import GenerationInput, RewardInput, Turn, ValidityCase
 from core.runtime import log
 from core.settings import Settings
 from retrieval.collection import Collection, open_collections
-from retrieval.retriever import RetrieverOfSets
+from retrieval.engines import PerDatasetRetriever
 from rewriter.conversations import load_turns
 from scoring.items import as_item
 
@@ -47,7 +47,7 @@ def build_cases(
     if not judged:
         raise InputError("no turn has a `relevant` document that is in the collection.")
     queries = [(turn.dataset, turn.rewrite or turn.question) for turn in judged]
-    hits = RetrieverOfSets(settings.retrieval, collections).search(queries, 50)
+    hits = PerDatasetRetriever(settings.retrieval, collections).search(queries, 50)
     cases = []
     for turn, ranked in zip(judged, hits, strict=True):
         collection = collections[turn.dataset]

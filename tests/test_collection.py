@@ -178,9 +178,9 @@ def test_processes_share_one_reading_and_one_index(tmp_path):
     (tmp_path / "c.jsonl").write_text(many)
     code = (
         "from core.runtime import set_up_logging; from core.settings import RetrievalSettings\n"
-        "from retrieval.collection import open_collection; from retrieval.retriever import retriever_of\n"
+        "from retrieval.collection import open_collection; from retrieval.engines import build_engine\n"
         "set_up_logging(); collection = open_collection('c.jsonl')\n"
-        "print(retriever_of(RetrievalSettings(), collection).search(['text 29999'], 1)[0][0].doc)"
+        "print(build_engine(RetrievalSettings(), collection).search(['text 29999'], 1)[0][0].doc)"
     )
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
     started = [
@@ -193,4 +193,4 @@ def test_processes_share_one_reading_and_one_index(tmp_path):
     assert [one.returncode for one in started] == [0, 0] and all(text.endswith("d29999\n") for text in said)
     both = "".join(said)
     assert both.count("collection: reading") == both.count("bm25s: indexed 30000 passages") == 1
-    assert both.count("retrieval: bm25s for 30000 passages") == 2 and both.count("the index is there") == 1
+    assert both.count("retrieval: bm25s for 30000 passages") == 2 and both.count("the index exists") == 1

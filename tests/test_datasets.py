@@ -235,7 +235,7 @@ def test_bad_files_are_named(tmp_path, text, expected):
         ("query-id corpus-id score\n1_1 0 102 1\n", "qrels.trec:2: expected `query-id corpus-id score`"),
         ("first 0 102 1\n", "the query id `first` does not end in `<conversation>_<turn>`"),
         ("7_1 0 102 1\n", "no gold passage for any turn of .*its first is `1_1`"),
-        ("\n", "nothing in it; expected lines `query 0 document grade`"),
+        ("\n", "the file is empty; expected lines `query 0 document grade`"),
     ],
 )
 def test_bad_qrels_are_named(tmp_path, text, expected):

@@ -53,7 +53,7 @@ def test_plain_modules_import_no_torch():
     light = [
         "core.settings", "core.artifacts", "core.records", "retrieval.metrics", "retrieval.analyzer",
         "retrieval.dense", "retrieval.lucene", "scoring.pairs", "scoring.grogu", "rewriter.conversations",
-        "rewriter.convert", "train.tiny_world", "train.pool", "train.dpo",
+        "rewriter.convert", "train.tiny_world", "retrieval.engines", "train.pool", "train.dpo",
     ]  # fmt: skip
     code = f"import sys, {', '.join(light)}; sys.exit(bool({{'torch', 'transformers', 'trl'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

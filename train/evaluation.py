@@ -18,7 +18,7 @@ from core.runtime import log, process, wait_for_all
 from core.settings import EvaluationSettings, Settings
 from core.stages import Stage, run_stage
 from retrieval.collection import Collection, identities_of
-from retrieval.retriever import RetrieverOfSets, recorded_of_sets
+from retrieval.engines import PerDatasetRetriever, ranking_config
 from rewriter.conversations import TurnSet
 from rewriter.prompts import RewritePrompt, search_query, user_turns
 from rewriter.sampling import greedy_rewrites
@@ -133,7 +133,7 @@ def make_evaluation(
     stage = evaluation_stage(settings, turns, collections, generator, systems)
 
     def load_worker():
-        retriever = RetrieverOfSets(settings.retrieval, collections)
+        retriever = PerDatasetRetriever(settings.retrieval, collections)
         rewriter, answerer = load_models(settings, systems, generator)
         queries_of = query_functions(settings, systems, rewriter)
 
@@ -175,7 +175,7 @@ def evaluation_stage(
     decided: dict[str, Any] = {
         "systems": list(systems.names),
         "answers": answers,
-        "retrieval": recorded_of_sets(settings.retrieval, collections),
+        "retrieval": ranking_config(settings.retrieval, collections),
     }
     inputs: dict[str, Any] = {"turns": turns.fingerprint, "corpus": identities_of(collections)}
     if answers:

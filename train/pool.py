@@ -4,24 +4,20 @@
 `data.sets`, each set has a pool of its own, `pool-<set>.jsonl`.
 """
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from core.artifacts import read_json, write_atomic, write_json
+from core.artifacts import read_json, write_json
 from core.data_sources import SPLITS, DataSource
 from core.errors import InputError
-from core.records import Turn, to_json_dict
-from core.runtime import Progress, log, process, wait_for_all
+from core.runtime import log, process, wait_for_all
 from core.settings import RetrievalSettings
 from core.stages import changes
 from retrieval.collection import open_collections
-from retrieval.retriever import Retriever, retriever_of
+from retrieval.engines import build_engine
+from retrieval.pooled_corpus import write_pooled_corpus
 from rewriter.conversations import load_turns
-
-BATCH = 256
 
 
 def make_pools(
@@ -60,60 +56,17 @@ def write_pool(source: DataSource, path: Path, size: int, limit: int | None, bm2
     plan = {"size": size, "limit": limit, "corpus": collection.identity}
     plan |= {f"retrieval.{name}": getattr(bm25, name) for name in ("engine", "analyzer", "k1", "b")}
     plan |= {f"data.{split}": turns.fingerprint for split, turns in splits.items()}
-    note = path.with_suffix(".json")
-    if note.exists() and path.exists():
-        refuse_to_mix(path, read_json(note)["plan"], plan)
+    manifest = path.with_suffix(".json")
+    if manifest.exists() and path.exists():
+        before = read_json(manifest)["plan"]
+        changed = [text for key in sorted({*before, *plan}) for text in changes(key, before.get(key), plan.get(key))]
+        if changed:
+            raise InputError(f"{path} was made from something else: {'; '.join(changed)}. Use another `--run.dir`.")
         log.info("pool: complete, nothing to do (%s)", path)
         return
     turns = [turn for split in splits.values() for turn in split]
-    gold = {doc for turn in turns for doc, grade in turn.relevant.items() if grade >= 1}
-    kept = gold | negatives_of(turns, retriever_of(bm25, collection), size)
-    counts = {"passages": 0, "gold": 0, "collection": 0}
-
-    def lines() -> Iterable[str]:
-        for passage in collection.passages():
-            counts["collection"] += 1
-            if passage.id in kept:
-                counts["passages"] += 1
-                counts["gold"] += passage.id in gold
-                yield json.dumps(to_json_dict(passage), ensure_ascii=False) + "\n"
-
-    write_atomic(path, lines())
-    write_json(note, {"plan": plan, "counts": counts})
-    if counts["gold"] < len(gold):
-        log.warning("pool: %d of %d gold passages are not in the collection", len(gold) - counts["gold"], len(gold))
-    said = counts | {"path": path}
-    log.info("pool: %(passages)d of %(collection)d passages, %(gold)d of them gold -> %(path)s", said)
-
-
-def refuse_to_mix(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise when the pool at `path` was made from something else."""
-    changed = [text for key in sorted({*before, *now}) for text in changes(key, before.get(key), now.get(key))]
-    if changed:
-        raise InputError(f"{path} was made from something else: {'; '.join(changed)}. Use another `--run.dir`.")
-
-
-def negatives_of(turns: Sequence[Turn], retriever: Retriever, number: int) -> set[str]:
-    """What BM25 finds for each turn's question, and for its rewrite where it has one.
-
-    Args:
-        turns: of all splits of the data set.
-        retriever: over the whole collection.
-        number: passages for each query that are not the turn's own gold passages, best first.
-    """
-    found: set[str] = set()
-    with Progress("pool", len(turns)) as progress:
-        for start in range(0, len(turns), BATCH):
-            batch = turns[start : start + BATCH]
-            asked = [(turn, query) for turn in batch for query in queries_of(turn)]
-            depth = number + max(len(turn.relevant) for turn in batch)
-            rankings = retriever.search([query for _, query in asked], depth)
-            for (turn, _), hits in zip(asked, rankings, strict=True):
-                found.update([hit.doc for hit in hits if turn.relevant.get(hit.doc, 0) < 1][:number])
-            progress.advance(len(batch))
-    return found
-
-
-def queries_of(turn: Turn) -> list[str]:
-    """The question as it stands, and the rewrite where there is another."""
-    return [turn.question, *([turn.rewrite] if turn.rewrite and turn.rewrite != turn.question else [])]
+    counts = write_pooled_corpus(path, turns, collection, build_engine(bm25, collection), size)
+    write_json(manifest, {"plan": plan, "counts": counts})
+    log.info(
+        "pool: %(passages)d of %(collection)d passages, %(gold)d of them gold -> %(path)s", counts | {"path": path}
+    )

@@ -27,8 +27,8 @@ def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]
     from core.records import GenerationInput
     from core.trec import strict_run
     from retrieval.collection import open_collection
+    from retrieval.engines import build_engine
     from retrieval.metrics import per_query
-    from retrieval.retriever import retriever_of
     from rewriter.conversations import read_turns
     from rewriter.prompts import RewritePrompt
     from rewriter.sampling import greedy_rewrites
@@ -42,7 +42,7 @@ def figures(model: str, world: Path, limit: int | None = None) -> dict[str, Any]
     generator = Generator(lm, 16, 16384)
     collection = open_collection(str(world / "corpus.jsonl"))
     turns = read_turns(world / "dev.jsonl", limit)
-    retriever = retriever_of(RetrievalSettings(), collection)
+    retriever = build_engine(RetrievalSettings(), collection)
     rng, rankings = random.Random(0), retriever.search([turn.rewrite for turn in turns], 30)
     lists = [
         gold_and_without({*turn.relevant}, [hit.doc for hit in hits], DOCUMENTS, rng)

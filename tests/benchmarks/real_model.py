@@ -25,7 +25,7 @@ from core.read_settings import read_settings
 from core.records import GenerationInput, Turn
 from core.settings import Settings
 from retrieval.collection import open_collection
-from retrieval.retriever import retriever_of
+from retrieval.engines import build_engine
 from rewriter.conversations import read_turns
 from rewriter.prompts import RewritePrompt
 from rewriter.sampling import prompts_of, sample_rewrites
@@ -91,7 +91,7 @@ def plain_candidates(lm: LanguageModel, prompts: list[list[int]], settings: Sett
 def inputs_of(turns: list[Turn], candidates: list[list[str]], settings: Settings, corpus: Path) -> list:
     """(input, logged reply) of every distinct document list."""
     collection = open_collection(str(corpus))
-    retriever = retriever_of(settings.retrieval, collection)
+    retriever = build_engine(settings.retrieval, collection)
     inputs = {}
     for turn, texts in zip(turns, candidates, strict=True):
         for hits in retriever.search(texts, settings.retrieval.k):

@@ -11,7 +11,7 @@ import pytest
 from core.errors import InputError
 from core.settings import RetrievalSettings
 from retrieval.collection import open_collection
-from retrieval.retriever import chosen_engine, recorded, retriever_of
+from retrieval.engines import build_engine, ranking_config, resolve_engine
 
 
 def collection_of_words(folder, size, words=300, seed=0):
@@ -35,7 +35,7 @@ def test_equals_rank_bm25(tmp_path, variant):
     settings = RetrievalSettings(bm25_variant=variant, k1=1.2, b=0.7)
     queries = [" ".join(f"w{int(300 * rng.random() ** 3)}" for _ in range(rng.randint(1, 8))) for _ in range(150)]
     exact, saved = (
-        retriever_of(replace(settings, engine=engine), collection).search(queries, 50)
+        build_engine(replace(settings, engine=engine), collection).search(queries, 50)
         for engine in ("rank_bm25", "bm25s")
     )
     assert sum(map(len, exact)) > 5000
@@ -51,24 +51,24 @@ def test_equals_rank_bm25(tmp_path, variant):
 def test_the_index_is_made_once(tmp_path, caplog):
     caplog.set_level(logging.INFO, "rewriter")
     collection, settings = collection_of_words(tmp_path, 50), RetrievalSettings(engine="bm25s")
-    first = retriever_of(settings, collection).search(["w1 w7"], 5)
+    first = build_engine(settings, collection).search(["w1 w7"], 5)
     assert "bm25s: indexed 50 passages" in caplog.text
     times = {path: path.stat().st_mtime_ns for path in (collection.folder / "bm25s").rglob("*.npy")}
     caplog.clear()
     again = open_collection(str(tmp_path / "c.jsonl"), tmp_path / "cache")
-    assert retriever_of(settings, again).search(["w1 w7"], 5) == first
+    assert build_engine(settings, again).search(["w1 w7"], 5) == first
     assert times and {path: path.stat().st_mtime_ns for path in times} == times
-    assert "the index is there" in caplog.text and "indexed" not in caplog.text
+    assert "the index exists" in caplog.text and "indexed" not in caplog.text
 
 
 @pytest.mark.parametrize("change", [{"k1": 2.0}, {"b": 0.9}, {"analyzer": "plain"}, {"bm25_variant": "plus"}])
 def test_other_settings_make_another_index(tmp_path, change):
     collection, settings = collection_of_words(tmp_path, 50), RetrievalSettings(engine="bm25s")
-    before = retriever_of(settings, collection).search(["w1 w7"], 5)
-    other = retriever_of(replace(settings, **change), collection).search(["w1 w7"], 5)
+    before = build_engine(settings, collection).search(["w1 w7"], 5)
+    other = build_engine(replace(settings, **change), collection).search(["w1 w7"], 5)
     assert len([path for path in (collection.folder / "bm25s").iterdir() if path.is_dir()]) == 2
-    exact = retriever_of(replace(settings, engine="rank_bm25", **change), collection).search(["w1 w7"], 5)
-    for expected, hits in ((exact, other), (before, retriever_of(settings, collection).search(["w1 w7"], 5))):
+    exact = build_engine(replace(settings, engine="rank_bm25", **change), collection).search(["w1 w7"], 5)
+    for expected, hits in ((exact, other), (before, build_engine(settings, collection).search(["w1 w7"], 5))):
         assert [hit.score for hit in hits[0]] == pytest.approx([hit.score for hit in expected[0]], abs=1e-4)
 
 
@@ -78,7 +78,7 @@ def test_what_a_stopped_indexing_left_is_written_over(tmp_path):
     name = "english-1-lucene-k1-0.9-b-0.4"
     (collection.folder / "bm25s" / f".{name}.partial").mkdir(parents=True)
     (collection.folder / "bm25s" / f".{name}.partial" / "data.csc.index.npy").write_text("half")
-    assert retriever_of(settings, collection).search(["w1"], 1)[0]
+    assert build_engine(settings, collection).search(["w1"], 1)[0]
     assert [path.name for path in (collection.folder / "bm25s").iterdir() if path.is_dir()] == [name]
 
 
@@ -86,23 +86,18 @@ def test_a_collection_without_words_is_refused(tmp_path):
     (tmp_path / "c.jsonl").write_text('{"id": "d", "text": "..."}\n')
     collection = open_collection(str(tmp_path / "c.jsonl"), tmp_path / "cache")
     with pytest.raises(InputError, match="no words"):
-        retriever_of(RetrievalSettings(engine="bm25s"), collection)
-
-
-def test_okapi_is_refused(tmp_path):
-    with pytest.raises(InputError, match="`retrieval.bm25_variant: okapi` is not for bm25s.*rank_bm25"):
-        retriever_of(RetrievalSettings(engine="bm25s", bm25_variant="okapi"), collection_of_words(tmp_path, 5))
+        build_engine(RetrievalSettings(engine="bm25s"), collection)
 
 
 def test_auto_chooses_by_size_and_is_recorded(tmp_path, caplog):
     caplog.set_level(logging.INFO, "rewriter")
     small, settings = collection_of_words(tmp_path, 20), RetrievalSettings()
-    retriever_of(settings, small)
+    build_engine(settings, small)
     assert "retrieval: rank_bm25 for 20 passages" in caplog.text
-    noted = recorded(settings, small)
+    noted = ranking_config(settings, {"": small})
     assert (noted["engine"], noted["analyzer"], noted["k1"], noted["b"], noted["bm25_variant"]) == (
         "rank_bm25", "english", 0.9, 0.4, "lucene",
     )  # fmt: skip
-    assert recorded(replace(settings, cache="elsewhere", retries=9), small) == noted
+    assert ranking_config(replace(settings, cache="elsewhere", retries=9), {"": small}) == noted
     (tmp_path / "c.jsonl").write_text("".join(f'{{"id": "{i}", "text": "w"}}\n' for i in range(20_001)))
-    assert chosen_engine(settings, open_collection(str(tmp_path / "c.jsonl"), tmp_path / "cache")) == "bm25s"
+    assert resolve_engine(settings, open_collection(str(tmp_path / "c.jsonl"), tmp_path / "cache")) == "bm25s"
