@@ -15,8 +15,8 @@ from filelock import FileLock
 
 from core.artifacts import read_json, write_json
 from core.cache import cached_sha256, user_cache
+from core.data_paths import by_set, corpus_source, is_hub_name, set_names
 from core.errors import InputError
-from core.inputs import by_set, corpus_source, is_hub_name, set_names
 from core.records import Passage
 from core.runtime import log
 from core.settings import Settings

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from core.artifacts import json_object
+from core.data_paths import is_hub_name
 from core.errors import InputError, fields_of, first_line
-from core.inputs import is_hub_name
 from core.records import Passage
 from core.runtime import log
 

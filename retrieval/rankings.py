@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.artifacts import Stage, completed
+from core.cli import read_settings, run_command
 from core.errors import InputError
-from core.read_settings import read_settings
-from core.runtime import process, run_command, set_up_logging
+from core.runtime import process, set_up_logging
 from core.settings import Settings
 from core.stages import carry_out, shared_out
 from retrieval.collection import collections_of, identities_of

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from core.inputs import by_set
+from core.data_paths import by_set
 from core.records import Hit
 from core.runtime import log
 from core.settings import RetrievalSettings

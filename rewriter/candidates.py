@@ -12,9 +12,9 @@ from dataclasses import asdict
 from typing import Any
 
 from core.artifacts import Stage
-from core.read_settings import read_settings
+from core.cli import read_settings, run_command
 from core.records import Turn
-from core.runtime import process, run_command, set_up_logging, use_cores
+from core.runtime import process, set_up_logging, use_cores
 from core.settings import Settings, rewriter_model
 from core.stages import carry_out, shared_out
 from rewriter.conversations import turns_hash, turns_of

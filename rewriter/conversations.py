@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from core.artifacts import read_json_lines, sha256
+from core.data_paths import by_set, check_files, data_file, file_with, key_of, qrels_file, sets_with
 from core.errors import InputError, fields_of, short
-from core.inputs import by_set, check_files, data_file, file_with, key_of, qrels_file, sets_with
 from core.records import Turn
 from core.settings import Settings
 from rewriter import mtrag, qrecc, topiocqa

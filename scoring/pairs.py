@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from core.artifacts import Stage, completed
+from core.cli import read_settings, run_command
 from core.errors import InputError
-from core.read_settings import read_settings
 from core.records import Candidate, Pair, Turn
-from core.runtime import log, process, run_command, set_up_logging, wait_for_all
+from core.runtime import log, process, set_up_logging, wait_for_all
 from core.settings import Settings
 from rewriter.conversations import turns_hash, turns_of
 from rewriter.prompts import RewritePrompt, normalised

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from core.artifacts import Stage, completed
+from core.cli import read_settings, run_command
 from core.errors import InputError, first_line
-from core.read_settings import read_settings
 from core.records import Score, Turn
-from core.runtime import log, process, run_command, set_up_logging, use_cores
+from core.runtime import log, process, set_up_logging, use_cores
 from core.settings import GeneratorSettings, ScoringSettings, Settings, rewriter_model
 from core.stages import carry_out, shared_out
 from retrieval.collection import Collection, collections_of, identities_of

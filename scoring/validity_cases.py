@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from core.data_paths import splits_of
 from core.errors import InputError
-from core.inputs import splits_of
 from core.records import Turn
 from core.runtime import log
 from core.settings import Settings

@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from core.artifacts import Stage, completed
+from core.cli import read_settings
+from core.data_paths import pool_file, same_data
+from core.data_settings import DataFiles
 from core.errors import InputError
-from core.inputs import pool_file, same_data
-from core.read_settings import read_settings
 from retrieval.corpus import read_corpus
 from retrieval.rankings import make_rankings
 from rewriter.conversations import turns_hash, turns_of
@@ -19,6 +20,7 @@ from scoring.scores import make_scores
 from tests.conftest import finish, lines
 from train.evaluation import check_test
 from train.pool import make_pool
+from train.pooled import main as pooled
 
 # Both collections have a d0 and a d1, about other things; d2 is in one of them alone.
 CORPORA = {
@@ -263,7 +265,10 @@ def test_means_of_several_runs_by_set(evaluated, tmp_path):
     assert "| base    | 0.500  | 0.500  |" in whole and "| dpo - base | MRR@10 | +0.500 " in whole
     assert "| base    | 0.000  | 0.000  |" in birds and "| dpo - base | MRR@10 | +1.000 " in birds
     assert "| base    | 1.000  | 1.000  |" in tools and "| dpo - base | MRR@10 | +0.000 " in tools
-    assert "invalid choice: 'nDCG@4'" in finish([*command, "--measures", "nDCG@4"], ok=False)
+    with pytest.raises(
+        InputError, match=r"`--measures\[0\]` must be one of .*, got 'nDCG@4'; did you mean `nDCG@3`\?"
+    ):
+        pooled(["run", "--measures", "nDCG@4"])
 
 
 def test_relevant_documents_are_looked_up_in_the_own_collection(two_sets, tmp_path):
@@ -288,8 +293,8 @@ def test_every_set_has_a_pool_of_its_own(two_sets, tmp_path):
     assert documents_of(pool_file(settings, "birds")) == ["d0", "d1"]
     assert documents_of(pool_file(settings, "tools")) == ["d0", "d1"]
     data = same_data(settings)
-    assert data.pool == 0 and data.sets["tools"]["corpus"] == str(pool_file(settings, "tools"))
-    assert data.sets["tools"]["train"] == two_sets["tools"]["train"]
+    assert data.pool == 0 and data.sets["tools"].corpus == str(pool_file(settings, "tools"))
+    assert data.sets["tools"].train == two_sets["tools"]["train"]
 
 
 def test_validity_reads_every_set(two_sets, random_llama, tmp_path):
@@ -311,29 +316,30 @@ def test_a_flag_changes_one_entry(two_sets, tmp_path):
     config.write_text(f"run:\n  dir: x\ndata:\n  sets: {json.dumps(two_sets)}\n")
     words = ["--config", str(config), "--data.sets.tools.corpus", "other", "--data.sets.birds.test=t"]
     sets = read_settings("", words).data.sets
-    assert sets == {"birds": two_sets["birds"] | {"test": "t"}, "tools": two_sets["tools"] | {"corpus": "other"}}
+    assert sets["birds"] == DataFiles(**two_sets["birds"], test="t")
+    assert sets["tools"] == DataFiles(**two_sets["tools"] | {"corpus": "other"})
 
 
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--data.sets", "{a: {trian: x}}"], "`data.sets.a` has `trian`; did you mean `train`?"),
-        (["--data.sets.a.trian", "x"], "`data.sets.a` has `trian`; did you mean `train`?"),
-        (["--data.sets.a.train"], "`--data.sets.a.train` needs a value."),
-        (["--data.sets", "{a: x}"], "`data.sets.a` must hold files, such as {train: FILE, corpus: FILE}; got 'x'."),
-        (["--data.sets", "{a: {train: [x]}}"], "`data.sets.a.train` must be a text or null, got ['x']."),
+        (["--data.sets.a.train"], "argument --data.sets.a.train: expected one argument"),
+        (
+            ["--data.sets", "{a: x}"],
+            "`data.sets.a` must be a mapping with train, test, qrels, train_qrels, corpus, got 'x'.",
+        ),
+        (["--data.sets", "{a: {train: [x]}}"], "`data.sets.a.train` must be a text, or null, got ['x']."),
         (["--data.sets", "{a/b: {train: x}}"], "`data.sets` has the name 'a/b'; use letters"),
-        (["--data.sets", "[a]"], "`data.sets` must be a mapping, got ['a']."),
+        (["--data.sets", "[a]"], "`data.sets` must be a mapping, each value a mapping with train, test, qrels"),
         (["--data.sets", "{a: {train: x}}", "--data.train", "x"], "`data.train` and `data.sets` are both set"),
         (["--data.sets", "{a: {train: x}}", "--data.format", "tiny_world"], "`data.sets` needs files"),
-        (["--data.test_share", "1"], "`data.test_share` must be between 0 and 1, got 1.0"),
+        (["--data.test_share", "1"], "`data.test_share` must be a number > 0 and < 1, or null, got 1."),
         (["--data.test_share", "0.3", "--data.test", "x"], "but there is a `test` file; leave one of the two out"),
         (["--data.test_share", "0.3", "--data.format", "tiny_world"], "but there is a `test` file"),
         (
             ["--data.test_share", "0.3", "--data.sets", "{a: {train: x, qrels: y}}"],
             "`data.sets.a.qrels` belongs to `data.sets.a.test`, which is not set",
         ),
-        (["--data.development_share", "1"], "`data.development_share` must be at least 0 and below 1, got 1.0."),
         (["--data.evaluate_on", "development"], "needs `data.development_share`"),
         (
             ["--data.sets", "{a: {}, b: {}}", "--retrieval.engine", "lucene", "--retrieval.prebuilt", "i"],

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from core.cli import read_settings
+from core.data_paths import corpus_source, pool_file, same_data
 from core.errors import InputError
-from core.inputs import corpus_source, pool_file, same_data
-from core.read_settings import read_settings
 from retrieval.corpus import read_corpus
 from tests.conftest import ROOT, finish
 from train.pool import make_pool

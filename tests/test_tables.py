@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.read_settings import read_settings
+from core.cli import read_settings
 from core.records import Turn
 from train.tables import figures, table_of
 

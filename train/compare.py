@@ -8,22 +8,21 @@
 Writes a whole run for each reward in `<run>/rewards/<reward>`, and `<run>/rewards/table.md`. Rerun the command to
 resume. `--rewards NAME...` takes any value of `scoring.reward`; `key_entropy@logged` and `key_entropy@generated` also
 set `scoring.answer`. Each reward trains and evaluates anew, as long as a run does; `--run.limit N` takes the first N
-turns. All other flags are those of train/dpo.py:
+turns. All other flags are those of train/dpo.py; its `--help` lists them.
 """
 
-import argparse
 import shutil
-import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from core.artifacts import read_json, write_atomic
+from core.cli import parse_known_flags, read_settings, run_command
+from core.data_paths import same_data
 from core.errors import InputError
-from core.inputs import same_data
-from core.read_settings import read_settings
-from core.runtime import log, process, run_command, set_up_logging, wait_for_all
+from core.runtime import log, process, set_up_logging, wait_for_all
+from core.schema import Validated
 from core.settings import Settings
-from scoring.labels import REWARDS, check_reward_name, scoring_of
+from scoring.labels import check_reward_name, scoring_of
 from scoring.scores import check_scoring
 from train.dpo import prepare, run_all
 from train.tables import grid, label_of, shown
@@ -86,23 +85,32 @@ def table_of(runs: list[Path]) -> str:
     return label + grid(head, rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--rewards", nargs="+")
-    own, rest = parser.parse_known_args(sys.argv[1:])
-    settings = read_settings(__doc__, rest, usage="--rewards NAME ... ")
-    if not own.rewards:
-        raise InputError(f"name the rewards: `--rewards key_entropy udcg`; known: {', '.join(REWARDS)}.")
+@dataclass(kw_only=True)
+class CompareFlags(Validated):
+    """Flags of the command.
+
+    Args:
+        rewards: values of `scoring.reward`, and `key_entropy@logged` and the like.
+    """
+
+    rewards: list[str]
+
+    def __post_init__(self) -> None:
+        for name in self.rewards:
+            check_reward_name("--rewards", name, ["weighted"])
+
+
+def main(argv: list[str] | None = None) -> None:
+    flags, words = parse_known_flags(CompareFlags, __doc__, argv)
+    settings = read_settings(__doc__, words)
     for name in ("until", "redo_from"):
         if getattr(settings.run, name):
             raise InputError(
                 f"`run.{name}` is for a single run (train/dpo.py). To make a reward's run again, remove its folder in "
                 f"{settings.run_dir / 'rewards'}."
             )
-    for name in own.rewards:
-        check_reward_name("--rewards", name, ["weighted"])
     set_up_logging()
-    compare_rewards(settings, list(dict.fromkeys(own.rewards)))
+    compare_rewards(settings, list(dict.fromkeys(flags.rewards)))
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ import time
 from dataclasses import replace
 
 from core.artifacts import Stage, completed, hold
-from core.inputs import check_files, corpus_source, same_data, set_names
-from core.read_settings import read_settings
-from core.runtime import log, peak_memory_mb, process, run_command, set_up_logging, use_cores, wait_for_all
+from core.cli import read_settings, run_command
+from core.data_paths import check_files, corpus_source, same_data, set_names
+from core.runtime import log, peak_memory_mb, process, set_up_logging, use_cores, wait_for_all
 from core.settings import STAGES, Settings, as_plain, rewriter_model
 from retrieval.collection import collections_of
 from retrieval.rankings import make_rankings

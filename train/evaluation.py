@@ -10,13 +10,14 @@ With several data sets, results are also split by set.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from core.artifacts import Stage, completed
+from core.cli import read_settings, run_command
 from core.errors import InputError
-from core.read_settings import read_settings
 from core.records import Turn
-from core.runtime import log, process, run_command, set_up_logging, use_cores, wait_for_all
+from core.runtime import log, process, set_up_logging, use_cores, wait_for_all
 from core.settings import Settings, rewriter_model
 from core.stages import carry_out, shared_out
 from retrieval.collection import Collection, collections_of, identities_of
@@ -97,7 +98,8 @@ def evaluation_stage(settings: Settings) -> Stage:
             for name in ("instruction", "max_new_tokens", "history_messages", "history_words", "query")
         }
         decided["rewriter"] |= {"question_weight": options.question_weight} if options.query == "joined" else {}
-        decided["rewriter"] |= {"examples": options.examples} if "base_examples" in systems else {}
+        if "base_examples" in systems:
+            decided["rewriter"]["examples"] = [asdict(example) for example in options.examples]
     inputs = {split: turns_hash(settings, split), "corpus": identities_of(collections)}
     for name in ("sft", "dpo"):
         if name in systems:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from core.artifacts import changes, read_json, write_atomic, write_json
+from core.cli import read_settings, run_command
+from core.data_paths import key_of, pool_file, set_names, splits_of, whole_corpus
 from core.errors import InputError
-from core.inputs import key_of, pool_file, set_names, splits_of, whole_corpus
-from core.read_settings import read_settings
 from core.records import Turn, plain
-from core.runtime import Progress, log, process, run_command, set_up_logging, wait_for_all
+from core.runtime import Progress, log, process, set_up_logging, wait_for_all
 from core.settings import RetrievalSettings, Settings
 from retrieval.collection import collection_of
 from retrieval.retriever import Retriever, retriever_of

@@ -12,8 +12,8 @@ if not __package__:  # as a script, train/ is first on the path and not the root
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from core.artifacts import Stage, completed, hold
-from core.read_settings import read_settings
-from core.runtime import log, process, run_command, set_up_logging, use_cores, wait_for_all
+from core.cli import read_settings, run_command
+from core.runtime import log, process, set_up_logging, use_cores, wait_for_all
 from core.settings import Settings, rewriter_model
 
 NAME = "sft"

@@ -19,9 +19,9 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from core.artifacts import completed
-from core.inputs import data_file
+from core.cli import read_settings
+from core.data_paths import data_file
 from core.language_model import LanguageModel, load_language_model
-from core.read_settings import read_settings
 from core.settings import ScoringSettings
 from core.stages import shared_out
 from retrieval.collection import collection_of

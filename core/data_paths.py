@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from core.data_settings import DataSettings
 from core.errors import InputError
-from core.settings import DataSettings, Settings
+from core.settings import Settings
 
 FILE_SUFFIXES = (".jsonl", ".json", ".jsonlines", ".json-lines", ".ndjson", ".tsv", ".csv", ".txt", ".parquet", ".gz")
-SET_FIELDS = ("train", "test", "qrels", "train_qrels", "corpus")  # of a data set
 SPLITS = ("train", "development", "test")
 
 
@@ -30,7 +30,7 @@ def key_of(field: str, name: str) -> str:
 
 def entry_of(settings: Settings, field: str, name: str) -> str | None:
     """The value of that setting."""
-    return settings.data.sets[name].get(field) if name else getattr(settings.data, field)
+    return getattr(settings.data.sets[name] if name else settings.data, field)
 
 
 def file_with(settings: Settings, split: str, name: str = "") -> str:
@@ -166,7 +166,7 @@ def same_data(settings: Settings) -> DataSettings:
         files = {which: str(data_file(settings, which)) for which in ("train", "test", "corpus")}
         data = replace(data, format="records", **files)
     if data.pool and data.sets:
-        pools = {name: files | {"corpus": corpus_source(settings, name)} for name, files in data.sets.items()}
+        pools = {name: replace(files, corpus=corpus_source(settings, name)) for name, files in data.sets.items()}
         data = replace(data, sets=pools, pool=0)
     elif data.pool:
         data = replace(data, corpus=corpus_source(settings), pool=0)
