@@ -19,7 +19,7 @@ import yaml
 
 from core.errors import InputError, first_line, nearest, short
 from core.runtime import check_launch, connected, process
-from core.schema import Setting, describe, settings_of, split_type, title_of, type_at, validated
+from core.schema import describe, settings_of, split_type, title_of, type_at, validate
 from core.settings import Settings
 
 T = TypeVar("T")
@@ -54,9 +54,9 @@ def load_yaml(text: str | bytes, place: str) -> Any:
     try:
         return yaml.load(text, Loader)
     except yaml.MarkedYAMLError as error:
-        raise InputError(f"{place}: line {error.problem_mark.line + 1}: {error.problem}.") from error
+        raise InputError(f"{place}line {error.problem_mark.line + 1}: {error.problem}.") from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise InputError(f"{place}: not valid YAML: {first_line(error)}.") from error
+        raise InputError(f"{place}not valid YAML: {first_line(error)}.") from error
 
 
 def read_yaml(path: str) -> dict[str, Any]:
@@ -65,16 +65,17 @@ def read_yaml(path: str) -> dict[str, Any]:
     Raises:
         InputError: it cannot be read, or has an unknown section or setting.
     """
-    place = f"--config {path}"
+    place = f"--config {path}: "
     try:
         sections = load_yaml(Path(path).read_bytes(), place)
     except OSError as error:
-        raise InputError(f"{place}: cannot be read ({error.strerror}).") from error
+        raise InputError(f"{place}cannot be read ({error.strerror}).") from error
     if not isinstance(sections, dict):
-        raise InputError(f"{place}: expected sections such as `run:` and `data:`, got {short(sections)}.")
+        raise InputError(f"{place}expected sections such as `run:` and `data:`, got {short(sections)}.")
     for section, content in sections.items():
-        for names in [[section], *([section, name] for name in content)] if isinstance(content, dict) else [[section]]:
-            type_at(Settings, [str(name) for name in names], f"{place}: ")
+        type_at(Settings, [section], place)
+        for name in content if isinstance(content, dict) else ():
+            type_at(Settings, [section, name], place)
     return sections
 
 
@@ -91,7 +92,7 @@ def parse_value(text: Any, annotation: Any, flag: str) -> Any:
         return [parse_value(each, get_args(kind)[0], flag) for each in text]
     if text is True or kind in (str, Path) or get_origin(kind) is Literal:
         return None if optional and text == "null" else text
-    return load_yaml(text, f"`{flag}`")
+    return load_yaml(text, f"`{flag}`: ")
 
 
 # ------------------------------------------------------------------ flags
@@ -115,35 +116,39 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message}; `--help` lists the flags.")
 
 
-def help_of(setting: Setting) -> str:
-    """Help, type and default of a setting."""
-    default = f"; default {setting.default}" if setting.default else ""
-    return f"{setting.help} ({describe(setting.type)}{default})".replace("%", "%%")
+def build_parser(kind: type, description: str | None, usage: str | None = None) -> Parser:
+    """A parser with a flag for each field of a dataclass, and `--section.key` for those of the dataclasses in it.
+
+    Of the dataclass itself, a `bool` is a switch and a list takes several values, which with
+    `metadata={"positional": True}` come without a flag.
+    """
+    parser = Parser(description, usage)
+    for section, settings in groupby(settings_of(kind), key=attrgetter("section")):
+        group = parser.add_argument_group(title_of(section))
+        for setting in settings:
+            base, _, _ = split_type(setting.type) if section is kind else (None, (), False)
+            options: dict[str, Any] = {"nargs": "+"} if get_origin(base) is list else {}
+            options |= {"action": "store_true"} if base is bool else {"metavar": setting.name.split(".")[-1].upper()}
+            default = f"; default {setting.default}" if setting.default else ""
+            text = f"{setting.help} ({describe(setting.type)}{default})".replace("%", "%%")
+            group.add_argument(setting.name if setting.positional else f"--{setting.name}", help=text, **options)
+    return parser
 
 
 def parse_known_flags(kind: type[T], description: str | None, argv: list[str] | None = None) -> tuple[T, list[str]]:
     """The flags of a command, and the words that are none of them.
 
     Args:
-        kind: a dataclass, one field per flag. A `bool` is a switch, a list takes several values; with
-            `metadata={"positional": True}` the values come without a flag.
+        kind: a dataclass, one field per flag.
         description: text at the top of `--help`.
         argv: command line without the program's name; `sys.argv[1:]` when not given.
 
     Raises:
         InputError: a flag lacks its value, or a value is missing or not allowed.
     """
-    parser, types = Parser(description), {}
-    for setting in settings_of(kind):
-        base, _, _ = split_type(setting.type)
-        options: dict[str, Any] = {"nargs": "+"} if get_origin(base) is list else {}
-        options |= {"action": "store_true"} if base is bool else {"metavar": setting.name.upper()}
-        name = setting.name if setting.positional else f"--{setting.name}"
-        parser.add_argument(name, help=help_of(setting), **options)
-        types[setting.name] = setting.type
-    known, rest = parser.parse_known_args(argv)
-    values = {name: parse_value(text, types[name], f"--{name}") for name, text in vars(known).items()}
-    return validated(kind, values, "--"), rest
+    known, rest = build_parser(kind, description).parse_known_args(argv)
+    values = {name: parse_value(text, type_at(kind, [name]), f"--{name}") for name, text in vars(known).items()}
+    return validate(kind, values, "--"), rest
 
 
 def parse_flags(kind: type[T], description: str | None, argv: list[str] | None = None) -> T:
@@ -154,24 +159,21 @@ def parse_flags(kind: type[T], description: str | None, argv: list[str] | None =
     return flags
 
 
+# ------------------------------------------------------------------ settings
+
+
 def settings_parser(description: str | None, argv: list[str]) -> Parser:
     """A parser with a flag for every setting, and those that the command line has for keys of a mapping, such as
     `--dpo.beta` and `--data.sets.NAME.train`."""
-    parser = Parser(description, "%(prog)s [--config FILE] [--section.key VALUE ...]")
+    parser = build_parser(Settings, description, "%(prog)s [--config FILE] [--section.key VALUE ...]")
     parser.add_argument("--config", action="append", help="YAML file with the settings of one run")
     parser.add_argument("--print_config", action="store_true", help="print all settings as YAML and exit")
-    flags = {"config", "print_config", "help"}
-    for section, settings in groupby(settings_of(Settings), key=attrgetter("section")):
-        group = parser.add_argument_group(title_of(section))
-        for setting in settings:
-            flags.add(setting.name)
-            metavar = setting.name.rpartition(".")[2].upper()
-            group.add_argument(f"--{setting.name}", metavar=metavar, help=help_of(setting))
-    words = (word[2:].partition("=")[0] for word in argv if word.startswith("--"))
-    for key in dict.fromkeys(words):
-        if key not in flags:
-            type_at(Settings, key.split("."), "command line: ")
-            parser.add_argument(f"--{key}", help=argparse.SUPPRESS)
+    known = {"config", "print_config", "help", *(setting.name for setting in settings_of(Settings))}
+    names = [word[2:].partition("=")[0] for word in argv if word.startswith("--")]
+    for name in dict.fromkeys(names):
+        if name not in known:
+            type_at(Settings, name.split("."), "command line: ")
+            parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     return parser
 
 
@@ -202,7 +204,7 @@ def read_settings(description: str | None, argv: list[str] | None = None, alone:
                 target[parent] = {}
             target = target[parent]
         target[name] = parse_value(text, type_at(Settings, [*parents, name]), key)
-    settings = validated(Settings, values)
+    settings = validate(Settings, values)
     if alone and settings.run.redo_from:
         raise InputError(
             f"`run.redo_from` is for the whole run (train/dpo.py). To make this stage alone again, "

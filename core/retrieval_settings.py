@@ -93,7 +93,12 @@ def check_engines(retrieval: RetrievalSettings, sets: int) -> None:
                 f"`retrieval.engine: {engine}` needs `retrieval.{name}`; set it with `--retrieval.{name} ...`."
             )
     if "http" in engines:
-        address = urlsplit(retrieval.url)
+        try:
+            address = urlsplit(retrieval.url)
+        except ValueError as error:
+            raise InputError(
+                f"`retrieval.url` must read https://HOST:PORT, got {retrieval.url!r} ({error})."
+            ) from error
         if address.username or address.password:  # settings are logged and recorded
             raise InputError(
                 "`retrieval.url` holds credentials; take them out and set SEARCH_USER and SEARCH_PASSWORD in the "

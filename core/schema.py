@@ -133,7 +133,7 @@ def adapter_of(kind: type[T]) -> TypeAdapter[T]:
     return TypeAdapter(kind)
 
 
-def validated(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
+def validate(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
     """A dataclass from plain values, nested as its fields are.
 
     Args:
@@ -155,6 +155,8 @@ def explain(kind: type, error: dict[str, Any], prefix: str = "") -> str:
     """One of pydantic's errors in a sentence."""
     if error["type"] == "value_error":  # a rule of `__post_init__`
         return str(error["ctx"]["error"])
+    if error["type"] == "json_invalid":  # a word of the command line in another encoding
+        return f"a value is not valid Unicode text: {error['msg']}."
     expected = type_at(kind, error["loc"])
     key, wanted = prefix + name_of(error["loc"]), describe(expected)
     if error["type"] == "missing":

@@ -18,7 +18,7 @@ from core.schema import Dtype, Fraction, NonNegative, Positive, Seed, Text, Vali
 StageName = Literal["candidates", "rankings", "scores", "pairs", "sft", "dpo", "evaluation"]
 System = Literal["original", "history", "base", "base_examples", "sft", "dpo", "reference"]
 Reward = Literal[
-    "key_entropy", "entropy", "key_ppl", "ppl", "udcg", "delta_seper_soft", "delta_seper_hard", "reciprocal_rank",
+    "key_entropy", "entropy", "key_ppl", "ppl", "udcg", "reciprocal_rank", "delta_seper_soft", "delta_seper_hard",
     "answer_logprob",
 ]  # fmt: skip
 STAGES: tuple[str, ...] = get_args(StageName)

@@ -8,7 +8,7 @@ The first prints a line `{"id", "query"}` for each turn.
 
 import json
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from core.cli import parse_flags, run_command
@@ -29,7 +29,7 @@ class RewriteFlags(InferenceSettings):
         input: turns (JSONL); without it, questions are asked for.
     """
 
-    model: str
+    model: str = field()  # without the default that it has in the settings
     input: Path | None = None
 
 

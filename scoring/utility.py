@@ -16,7 +16,7 @@ load_language_model("..."))`, or `score_all` for many.
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from core.cli import parse_flags, run_command
 from core.errors import InputError
 from core.records import Score
 from core.runtime import Progress, log, set_up_logging
-from core.schema import Positive, Seed, validated
+from core.schema import Positive, Seed, validate
 from core.settings import ModelSettings, RewardSettings, ScoringSettings
 from scoring import grogu
 from scoring.items import as_item, check_item, is_probability, read_items
@@ -78,7 +78,7 @@ def score_all(
     from scoring.rewards import Scorer
 
     name = name or (lm.name if lm else "")
-    rule = ScoringSettings(**asdict(validated(RewardSettings, options | {"reward": reward})))
+    rule = ScoringSettings(**asdict(validate(RewardSettings, options | {"reward": reward})))
     for number, item in enumerate(items):
         check_item(item, f"item {number}", reward)
     known = [known_no_res(item, name) if reward == "udcg" else None for item in items]
@@ -172,7 +172,7 @@ class UtilityFlags(RewardSettings, ModelSettings):
         resume: go on with an unfinished run.
     """
 
-    model: str
+    model: str = field()  # without the default that it has in the settings
     max_new_tokens: Positive = 64
     device: str | None = None
     seed: Seed = 0

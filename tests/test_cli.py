@@ -11,6 +11,8 @@ import pytest
 from core.cli import parse_flags, parse_known_flags, run_command
 from core.errors import InputError
 from core.schema import Positive, Validated
+from rewriter.__main__ import main as rewrite
+from scoring.utility import main as utility
 from tests.conftest import ROOT
 
 COMMANDS = {  # module -> a flag of it
@@ -73,6 +75,12 @@ def test_a_mistake_in_a_flag_is_named(words, expected):
     with pytest.raises(InputError) as error:
         parse_flags(Flags, "", words)
     assert str(error.value) == expected
+
+
+@pytest.mark.parametrize("command", [rewrite, utility])
+def test_these_commands_need_a_model(command):
+    with pytest.raises(InputError, match="^`--model` is not set; it must be a text.$"):
+        command(["--input", "x", "--output", "y"] if command is utility else [])
 
 
 def test_help_has_types_and_defaults(capsys):

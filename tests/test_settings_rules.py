@@ -47,6 +47,7 @@ HTTP = ["--retrieval.engine", "http", "--retrieval.index", "i", "--retrieval.url
             [*HTTP, "search.example.org"],
             "`retrieval.url` must read https://HOST:PORT, got 'search.example.org'.",
         ),
+        ([*HTTP, "http://[x"], "`retrieval.url` is not a URL, got 'http://[x' (Invalid IPv6 URL)."),
         (
             [*HTTP, "https://ann:secret@x"],
             "`retrieval.url` holds credentials; take them out and set SEARCH_USER and SEARCH_PASSWORD in the "
@@ -55,8 +56,7 @@ HTTP = ["--retrieval.engine", "http", "--retrieval.index", "i", "--retrieval.url
         (
             [*HTTP, "http://x", "--data.sets", "{a: {}, b: {}}"],
             "`retrieval.index` names one index, but `data.sets` has 2 collections; run each set alone, or choose an "
-            "engine "
-            "that makes an index of each collection, such as `--retrieval.engine bm25s`.",
+            "engine that makes an index of each collection, such as `--retrieval.engine bm25s`.",
         ),
         (
             ["--retrieval.engine", "bm25s", "--retrieval.bm25_variant", "okapi"],

@@ -122,4 +122,6 @@ def test_bad_flags(words, expected):
 
 def test_a_missing_file_is_named():
     words = ["--output", "o", "--input", "nowhere.jsonl", "--model", "m"]
-    assert "error: nowhere.jsonl: " in finish([sys.executable, "-m", "scoring.validity", *words], ok=False)
+    assert "error: --input nowhere.jsonl: cannot be read" in finish(
+        [sys.executable, "-m", "scoring.validity", *words], ok=False
+    )
