@@ -96,9 +96,7 @@ def check_engines(retrieval: RetrievalSettings, sets: int) -> None:
         try:
             address = urlsplit(retrieval.url)
         except ValueError as error:
-            raise InputError(
-                f"`retrieval.url` must read https://HOST:PORT, got {retrieval.url!r} ({error})."
-            ) from error
+            raise InputError(f"`retrieval.url` is not a URL, got {retrieval.url!r} ({error}).") from error
         if address.username or address.password:  # settings are logged and recorded
             raise InputError(
                 "`retrieval.url` holds credentials; take them out and set SEARCH_USER and SEARCH_PASSWORD in the "
