@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from core.data_settings import DataFiles, DataSettings
 from core.errors import InputError
-from core.settings import DataSettings
 
 FILE_SUFFIXES = (".jsonl", ".json", ".jsonlines", ".json-lines", ".ndjson", ".tsv", ".csv", ".txt", ".parquet", ".gz")
-FILE_FIELDS = ("train", "test", "qrels", "train_qrels", "corpus")  # of a data set
 SPLITS = ("train", "development", "test")
 PUBLISHED = ("topiocqa", "qrecc", "mtrag")  # formats with qrels in a file of their own
 
@@ -103,8 +102,9 @@ def data_sources(data: DataSettings, run_dir: Path) -> list[DataSource]:
         files = {field: str(run_dir / "data" / f"{field}.jsonl") for field in ("train", "test", "corpus")}
         return [DataSource("", "records", **files)]
     if not data.sets:
-        return [DataSource("", data.format, **{field: getattr(data, field) for field in FILE_FIELDS}, **shares)]
-    return [DataSource(name, data.format, **files, **shares) for name, files in data.sets.items()]
+        files = {field.name: getattr(data, field.name) for field in fields(DataFiles)}
+        return [DataSource("", data.format, **files, **shares)]
+    return [DataSource(name, data.format, **asdict(files), **shares) for name, files in data.sets.items()]
 
 
 def sources_with(sources: Sequence[DataSource], split: str) -> list[DataSource]:

@@ -1,6 +1,5 @@
 """Logging, progress, seeds, processes, peak memory: how a long run shows itself."""
 
-import errno
 import hashlib
 import logging
 import os
@@ -8,9 +7,8 @@ import resource
 import shlex
 import sys
 import time
-from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -151,30 +149,3 @@ def peak_memory_mb() -> float:
     """Largest resident memory of this process so far, in MB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
-
-
-def run_command(main: Callable[[], Any]) -> None:
-    """Run a command's `main`, in several processes if so launched: bad input becomes one line and status 2, Ctrl-C a
-    line."""
-    try:
-        check_launch()
-        if process()[1] > 1:
-            connected()
-        main()
-        if process()[1] > 1:
-            connected().destroy_process_group()
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("stopped.", file=sys.stderr)
-        raise SystemExit(130) from None
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has gone
-        raise SystemExit(1) from None
-    except OSError as error:
-        if error.errno is None:
-            raise
-        full = "; free some space, then the same command goes on" if error.errno == errno.ENOSPC else ""
-        print(f"error: {error.filename or 'file'}: {error.strerror}{full}.", file=sys.stderr)
-        raise SystemExit(2) from None

@@ -7,15 +7,15 @@ A query without a result scores 0 and stays in the mean; one without a relevant 
 Equal scores are ordered as trec_eval does: by document id, falling.
 """
 
-import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from core.artifacts import write_atomic
+from core.cli import parse_flags, run_command
 from core.errors import InputError
-from core.runtime import run_command
+from core.schema import Positive, Validated
 from core.trec import Qrels, Run, read_qrels, read_run
 from retrieval.metrics import DEFAULT, Comparison, compare_all, per_query
 
@@ -106,30 +106,38 @@ def evaluate(
     return figures, text + "".join(count_line(name, run["counts"]) for name, run in runs.items())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, required=True, help="TREC run: query Q0 document rank score tag")
-    parser.add_argument("--run2", type=Path, help="a second run to compare with")
-    parser.add_argument("--qrels", type=Path, required=True, help="TREC qrels: query 0 document grade")
-    parser.add_argument(
-        "--measures", nargs="+", default=list(DEFAULT), metavar="NAME",
-        help=f"default: {' '.join(DEFAULT)}; also P@5, nDCG(dcg='exp-log2')@3, MAP(retrieved) and all of ir_measures",
-    )  # fmt: skip
-    parser.add_argument("--by_conversation", action="store_true", help="resample by the id before its last `_`")
-    parser.add_argument("--resamples", type=int, default=2000, help="of bootstrap and randomisation (default 2000)")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
-    arguments = parser.parse_args()
-    if arguments.resamples < 1:
-        raise InputError(f"`--resamples` must be at least 1, got {arguments.resamples}.")
-    paths = [path for path in (arguments.run, arguments.run2) if path]
-    if arguments.json and arguments.json.resolve() in [path.resolve() for path in (*paths, arguments.qrels)]:
-        raise InputError(f"--json {arguments.json}: is one of the files to read; name another.")
-    made, text = evaluate(
-        paths, read_qrels(arguments.qrels), arguments.measures, arguments.by_conversation, arguments.resamples
-    )
+@dataclass(kw_only=True)
+class EvaluateFlags(Validated):
+    """Flags of the command.
+
+    Args:
+        run: TREC run: query Q0 document rank score tag.
+        run2: a second run to compare with.
+        qrels: TREC qrels: query 0 document grade.
+        measures: measures by name, such as P@5, nDCG(dcg='exp-log2')@3, MAP(retrieved) and all others of ir_measures.
+        by_conversation: resample by the id before its last `_`.
+        resamples: bootstrap and randomisation resamples.
+        json: write the figures here too.
+    """
+
+    run: Path
+    run2: Path | None = None
+    qrels: Path
+    measures: list[str] = field(default_factory=lambda: list(DEFAULT))
+    by_conversation: bool = False
+    resamples: Positive = 2000
+    json: Path | None = None
+
+
+def main(argv: list[str] | None = None) -> None:
+    flags = parse_flags(EvaluateFlags, __doc__, argv)
+    paths = [path for path in (flags.run, flags.run2) if path]
+    if flags.json and flags.json.resolve() in [path.resolve() for path in (*paths, flags.qrels)]:
+        raise InputError(f"--json {flags.json}: is one of the files to read; name another.")
+    made, text = evaluate(paths, read_qrels(flags.qrels), flags.measures, flags.by_conversation, flags.resamples)
     print(text, end="")
-    if arguments.json:
-        write_atomic(arguments.json, json.dumps(made, indent=2) + "\n")
+    if flags.json:
+        write_atomic(flags.json, json.dumps(made, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,15 +9,18 @@ For MTRAG, it writes the collection of a domain too (docs/mtrag.md):
       --output turns.jsonl --passages clapnq.jsonl.zip --corpus corpus.jsonl
 """
 
-import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from core.artifacts import write_atomic
+from core.cli import parse_flags, run_command
 from core.errors import InputError
 from core.records import Turn, to_json_dict
-from core.runtime import log, run_command, set_up_logging
+from core.runtime import log, set_up_logging
+from core.schema import Validated
 from rewriter.conversations import READERS
 from rewriter.mtrag import read_passages
 
@@ -84,36 +87,52 @@ def existing_file(flag: str, name: str | None) -> Path | None:
     return Path(name) if name else None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="rewriter.convert", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--format", required=True, choices=READERS, help="the data set")
-    parser.add_argument("--split", required=True, choices=("train", "test"), help="test is TopiOCQA's dev")
-    parser.add_argument("--turns", required=True, help="its file of turns, as published")
-    parser.add_argument("--qrels", help="its file of gold passages, where that is another")
-    parser.add_argument("--output", type=Path, required=True, help="turns.jsonl to write")
-    parser.add_argument("--passages", help="mtrag: its file of passages, as published")
-    parser.add_argument("--corpus", type=Path, help="mtrag: corpus.jsonl to write, from --passages")
-    parser.add_argument("--full", action="store_true", help="fail unless the split has its published number of turns")
-    arguments = parser.parse_args()
-    if bool(arguments.passages) != bool(arguments.corpus):
-        parser.error("--passages and --corpus go together")
-    if arguments.passages and arguments.format != "mtrag":
-        parser.error("--passages is for --format mtrag; the other sets' collections: docs/data.md")
+@dataclass(kw_only=True)
+class ConvertFlags(Validated):
+    """Flags of the command.
+
+    Args:
+        format: the data set.
+        split: its split; `test` is TopiOCQA's dev.
+        turns: its file of turns, as published.
+        qrels: its file of gold passages, where that is another.
+        output: turns.jsonl to write.
+        passages: mtrag: its file of passages, as published.
+        corpus: mtrag: corpus.jsonl to write, from `--passages`.
+        full: fail unless the split has its published number of turns.
+    """
+
+    format: Literal[*READERS]
+    split: Literal["train", "test"]
+    turns: str
+    qrels: str | None = None
+    output: Path
+    passages: str | None = None
+    corpus: Path | None = None
+    full: bool = False
+
+    def __post_init__(self) -> None:
+        if bool(self.passages) != bool(self.corpus):
+            raise InputError("`--passages` and `--corpus` go together.")
+        if self.passages and self.format != "mtrag":
+            raise InputError("`--passages` is for `--format mtrag`; the other sets' collections: docs/data.md.")
+
+
+def main(argv: list[str] | None = None) -> None:
+    flags = parse_flags(ConvertFlags, __doc__, argv)
     set_up_logging()
-    qrels = existing_file("qrels", arguments.qrels)
-    turns = READERS[arguments.format](existing_file("turns", arguments.turns), qrels)
-    if arguments.full:
-        check_counts(arguments.format, arguments.split, turns)
-    if arguments.passages:
-        write_corpus(existing_file("passages", arguments.passages), arguments.corpus, turns)
+    qrels = existing_file("qrels", flags.qrels) if flags.qrels else None
+    turns = READERS[flags.format](existing_file("turns", flags.turns), qrels)
+    if flags.full:
+        check_counts(flags.format, flags.split, turns)
+    if flags.passages:
+        write_corpus(existing_file("passages", flags.passages), flags.corpus, turns)
     records = ({"id": turn.id, "history": []} | to_json_dict(turn) for turn in turns)
-    write_atomic(arguments.output, (json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+    write_atomic(flags.output, (json.dumps(record, ensure_ascii=False) + "\n" for record in records))
     labelled, conversations = sum(bool(turn.relevant) for turn in turns), len({turn.group for turn in turns})
     log.info(
         "%d turns of %d conversations, %d with gold passages -> %s",
-        len(turns), conversations, labelled, arguments.output,
+        len(turns), conversations, labelled, flags.output,
     )  # fmt: skip
 
 

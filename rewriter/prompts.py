@@ -32,7 +32,7 @@ class RewritePrompt:
     @classmethod
     def of(cls, settings: RewriterSettings, examples: bool = False) -> "RewritePrompt":
         """The prompt of the settings, with or without their examples."""
-        pairs = [(example["conversation"].strip(), example["rewrite"].strip()) for example in settings.examples]
+        pairs = [(example.conversation.strip(), example.rewrite.strip()) for example in settings.examples]
         return cls(
             settings.instruction, tuple(pairs if examples else ()), settings.history_messages, settings.history_words
         )

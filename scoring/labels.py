@@ -5,11 +5,11 @@ Imports no torch: `--help` and checks stay quick.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from core.errors import InputError, nearest
 from core.records import Turn
-from core.settings import ScoringSettings
+from core.settings import Reward, ScoringSettings
 from scoring import grogu
 
 NEEDS = {
@@ -19,7 +19,7 @@ NEEDS = {
     "delta_seper_hard": "answers",
     "answer_logprob": "answers",
 }
-REWARDS = (*grogu.REWARDS, *NEEDS)
+REWARDS: tuple[str, ...] = get_args(Reward)
 SEPER = ("samples", "sample_tokens", "aggregate", "entailment")
 READS = dict.fromkeys(grogu.REWARDS, ("answer", "reply_tokens", "alpha", "fallback", "fallback_by", "log_ppl")) | {
     "udcg": ("abstention", "relevant_weight", "irrelevant_weight", "normalise"),

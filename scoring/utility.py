@@ -14,44 +14,27 @@ In Python, with `from core.language_model import load_language_model`: `score(it
 load_language_model("..."))`, or `score_all` for many.
 """
 
-import argparse
 import json
-import math
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from core.artifacts import sha256, write_json
-from core.errors import InputError, nearest
+from core.cli import parse_flags, run_command
+from core.errors import InputError
 from core.records import Score
-from core.runtime import Progress, log, run_command, set_up_logging
-from core.settings import ScoringSettings
+from core.runtime import Progress, log, set_up_logging
+from core.schema import Positive, Seed, validate
+from core.settings import ModelSettings, RewardSettings, ScoringSettings
 from scoring import grogu
 from scoring.items import as_item, check_item, is_probability, read_items
-from scoring.labels import REWARDS
 from scoring.udcg import udcg
 from scoring.unfinished import alone, begun, judged_before, plan_of
 
 if TYPE_CHECKING:
     from core.language_model import LanguageModel
 
-OPTIONS = {  # settings of the rewards
-    "answer": "GROGU: whose answer is scored, the generator's or the item's `reply`",
-    "reply_tokens": "GROGU, logged: tokens of the reply that are scored",
-    "alpha": "GROGU: key-token threshold, nats",
-    "fallback": "GROGU: share taken when none is key",
-    "fallback_by": "GROGU: whose entropy decides that share",
-    "abstention": "UDCG: probability of the refusal's first token, or of all of it",
-    "relevant_weight": "UDCG: of a relevant passage",
-    "irrelevant_weight": "UDCG: of another passage",
-    "normalise": "UDCG: divide by all passages, or per class",
-    "samples": "Delta-SePer: answers per list",
-    "sample_tokens": "Delta-SePer: longest sample",
-    "kernel": "Delta-SePer, soft: the larger of both entailments, or that of the reference by the sample",
-    "aggregate": "Delta-SePer: over the references",
-    "clusters": "Delta-SePer, hard: entailment both ways, or no contradiction and not both neutral",
-}
 BATCH = 16  # items that are judged together and written at once
 
 
@@ -74,28 +57,28 @@ def score_all(
 
     Args:
         items: as the head of this file says; they are not changed.
-        reward: of `scoring.labels.REWARDS`.
+        reward: as `core.settings.RewardSettings.reward`.
         lm: the generator (`core.language_model.load_language_model`); None where UDCG finds every `no_res_prob` in the
             items, and for `reciprocal_rank`.
         name: key of the results; the model's name when not given.
         max_new_tokens: longest answer.
         batch_tokens: tokens per batch.
         seed: of the answers that Delta-SePer samples.
-        options: fields of `core.settings.ScoringSettings`.
+        options: other fields of `core.settings.RewardSettings`.
 
     Returns:
         The items with `<reward>: {name: value}`. Where there is no value: None, and the reason in
         `errors: {<reward>: {name: reason}}`.
 
     Raises:
-        InputError: an item lacks a field that the reward needs, or no such reward or option is known.
+        InputError: an item lacks a field that the reward needs, or a reward or option is unknown or out of range.
     """
     from scoring.entailment import load_entailment
     from scoring.generator import Generator
     from scoring.rewards import Scorer
 
     name = name or (lm.name if lm else "")
-    rule = checked_rule(reward, options)
+    rule = ScoringSettings(**asdict(validate(RewardSettings, options | {"reward": reward})))
     for number, item in enumerate(items):
         check_item(item, f"item {number}", reward)
     known = [known_no_res(item, name) if reward == "udcg" else None for item in items]
@@ -125,24 +108,6 @@ def score_all(
             result["models_info"] = item.get("models_info", {}) | {name: record}
         made.append(result)
     return made
-
-
-def checked_rule(reward: str, options: dict[str, Any]) -> ScoringSettings:
-    """The settings of a reward.
-
-    Raises:
-        InputError: no such reward, option or value is known; names the nearest one.
-    """
-    if reward not in REWARDS:
-        raise InputError(f"`{reward}` is no reward of single lists; {nearest(reward, list(REWARDS))}")
-    hints = get_type_hints(ScoringSettings)
-    for name, value in options.items():
-        if name not in hints:
-            raise InputError(f"`{name}` is no option; {nearest(name, list(OPTIONS))}")
-        choices = get_args(hints[name])
-        if get_origin(hints[name]) is Literal and value not in choices:
-            raise InputError(f"`{name}` must be one of {', '.join(choices)}, got {value!r}.")
-    return ScoringSettings(reward=reward, **options)
 
 
 def known_no_res(item: dict[str, Any], name: str) -> list[float] | None:
@@ -191,33 +156,58 @@ def token_record(found: Score) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------------ command
 
 
-def judge_file(arguments: argparse.Namespace) -> None:
+@dataclass(kw_only=True)
+class UtilityFlags(RewardSettings, ModelSettings):
+    """Flags of the command.
+
+    Args:
+        model: folder, Hub id or `.gguf` file of the generator; also the key of the results.
+        adapter: PEFT adapter of the generator.
+        batch_tokens: tokens per batch.
+        max_new_tokens: longest answer.
+        device: cpu, cuda, cuda:1 ...; the best there is when not given.
+        seed: seed of the answers that Delta-SePer samples.
+        input: items, JSON lines or a JSON list.
+        output: file to write; `.json` makes a list, any other name JSON lines.
+        resume: go on with an unfinished run.
+    """
+
+    model: str = field()  # without the default that it has in the settings
+    max_new_tokens: Positive = 64
+    device: str | None = None
+    seed: Seed = 0
+    input: Path
+    output: Path
+    resume: bool = False
+
+
+def judge_file(flags: UtilityFlags) -> None:
     """Judge a file; what is done stands in `<output>.part` until the end, and `--resume` goes on from there."""
-    options = {f.name: getattr(arguments, f.name) for f in fields(ScoringSettings) if hasattr(arguments, f.name)}
-    if arguments.output.is_dir():
-        raise InputError(f"--output {arguments.output}: is a folder; name a file in it.")
-    if arguments.output.exists() and not arguments.output.is_file():
-        raise InputError(f"--output {arguments.output}: is no file that can be replaced; name another.")
-    reward, part = options.pop("reward"), arguments.output.with_name(arguments.output.name + ".part")
-    items = read_items(arguments.input, reward)
-    asked = options | {"reward": reward, "max_new_tokens": arguments.max_new_tokens, "seed": arguments.seed}
-    asked |= {"model": arguments.model, "adapter": arguments.adapter, "dtype": arguments.dtype}
-    asked |= {"input": sha256(arguments.input)}
-    if arguments.output.exists():
-        log.warning("%s is there already and will be replaced", arguments.output)
-    done = judged_before(part, asked, items, arguments.input) if begun(part, arguments.resume) else []
+    options = {each.name: getattr(flags, each.name) for each in fields(RewardSettings)}
+    if flags.output.is_dir():
+        raise InputError(f"--output {flags.output}: is a folder; name a file in it.")
+    if flags.output.exists() and not flags.output.is_file():
+        raise InputError(f"--output {flags.output}: is no file that can be replaced; name another.")
+    reward, part = options.pop("reward"), flags.output.with_name(flags.output.name + ".part")
+    items = read_items(flags.input, reward)
+    asked = options | {"reward": reward, "max_new_tokens": flags.max_new_tokens, "seed": flags.seed}
+    asked |= {"model": flags.model, "adapter": flags.adapter, "dtype": flags.dtype}
+    asked |= {"input": sha256(flags.input)}
+    if flags.output.exists():
+        log.warning("%s is there already and will be replaced", flags.output)
+    done = judged_before(part, asked, items, flags.input) if begun(part, flags.resume) else []
     size = part.stat().st_size if done else 0
     lm = None
     needless = reward == "reciprocal_rank" or (
-        reward == "udcg" and all(known_no_res(item, arguments.model) is not None for item in items if item["passages"])
+        reward == "udcg" and all(known_no_res(item, flags.model) is not None for item in items if item["passages"])
     )
     if not needless and len(done) < len(items):
         from core.language_model import check_room, load_language_model
 
-        lm = load_language_model(arguments.model, arguments.adapter, arguments.dtype, device=arguments.device)
-        check_room(lm, arguments.max_new_tokens, "--max_new_tokens")
+        lm = load_language_model(flags.model, flags.adapter, flags.dtype, device=flags.device)
+        check_room(lm, flags.max_new_tokens, "--max_new_tokens")
         if reward.startswith("delta_seper"):
-            check_room(lm, arguments.sample_tokens, "--sample_tokens")
+            check_room(lm, flags.sample_tokens, "--sample_tokens")
     part.parent.mkdir(parents=True, exist_ok=True)
     with part.open("a", encoding="utf-8") as handle, Progress("utility", len(items), "items") as progress:
         alone(handle, size, part)
@@ -228,8 +218,8 @@ def judge_file(arguments: argparse.Namespace) -> None:
 
         def judge(start: int) -> list[dict[str, Any]]:
             return score_all(
-                items[start : start + BATCH], reward, lm, arguments.model, arguments.max_new_tokens,
-                arguments.batch_tokens, arguments.seed, **options,
+                items[start : start + BATCH], reward, lm, flags.model, flags.max_new_tokens,
+                flags.batch_tokens, flags.seed, **options,
             )  # fmt: skip
 
         try:
@@ -243,55 +233,23 @@ def judge_file(arguments: argparse.Namespace) -> None:
             if not done:  # nothing to go on with
                 part.unlink()
                 plan_of(part).unlink()
-    if arguments.output.suffix == ".json":
-        write_json(arguments.output, done)
+    if flags.output.suffix == ".json":
+        write_json(flags.output, done)
         part.unlink()
     else:
-        part.replace(arguments.output)
+        part.replace(flags.output)
     plan_of(part).unlink()
-    values = [item[reward][arguments.model] for item in done]
+    values = [item[reward][flags.model] for item in done]
     known = [value for value in values if value is not None]
     middle = f", mean {reward} {sum(known) / len(known):.4f}" if known else ""
     log.info("utility: %d items, %d without a value%s -> %s", len(done), len(done) - len(known), middle,
-             arguments.output)  # fmt: skip
+             flags.output)  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    rule = ScoringSettings()
-    parser.add_argument("--reward", choices=REWARDS, default="key_entropy", help="default key_entropy")
-    parser.add_argument("--model", required=True, help="folder, Hub id or .gguf file; also the key of the results")
-    parser.add_argument("--adapter", help="PEFT adapter of the generator")
-    parser.add_argument("--input", type=Path, required=True, help="items, JSON lines or a JSON list")
-    parser.add_argument("--output", type=Path, required=True, help=".json writes a list, anything else JSON lines")
-    parser.add_argument("--resume", action="store_true", help="go on with an unfinished run")
-    parser.add_argument(
-        "--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="default float32"
-    )
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; the best there is when not given")
-    parser.add_argument("--batch_tokens", type=int, default=16384, help="tokens per batch (default 16384)")
-    parser.add_argument("--max_new_tokens", type=int, default=64, help="longest answer (default 64)")
-    parser.add_argument("--seed", type=int, default=0, help="of sampled answers (default 0)")
-    parser.add_argument("--log_ppl", action="store_true", help="GROGU: difference of mean log-likelihoods")
-    kinds = get_type_hints(ScoringSettings)
-    for name, text in OPTIONS.items():
-        value, choices = getattr(rule, name), get_args(kinds[name])
-        how = {"choices": choices} if choices else {"type": kinds[name]}
-        parser.add_argument(f"--{name}", default=value, help=f"{text} (default {value})", **how)
-    parser.add_argument("--entailment", default=rule.entailment, help=f"model or `exact` (default {rule.entailment})")
-    arguments = parser.parse_args()
-    for name in ("batch_tokens", "max_new_tokens", "samples", "sample_tokens"):
-        if getattr(arguments, name) < 1:
-            raise InputError(f"--{name} must be at least 1, got {getattr(arguments, name)}.")
-    for name in ("alpha", "relevant_weight", "irrelevant_weight"):
-        if not math.isfinite(getattr(arguments, name)):
-            raise InputError(f"--{name} must be a finite number, got {getattr(arguments, name)}.")
-    if not 0 <= arguments.fallback <= 1 or arguments.alpha < 0:
-        raise InputError(
-            f"--fallback must be from 0 to 1 and --alpha at least 0, got {arguments.fallback} and {arguments.alpha}."
-        )
+def main(argv: list[str] | None = None) -> None:
+    flags = parse_flags(UtilityFlags, __doc__, argv)
     set_up_logging()
-    judge_file(arguments)
+    judge_file(flags)
 
 
 if __name__ == "__main__":

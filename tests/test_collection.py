@@ -12,8 +12,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from core.cli import read_settings
 from core.errors import InputError
-from core.read_settings import read_settings
 from core.records import Passage
 from retrieval.collection import collection_of, open_collection
 from tests.conftest import ROOT

@@ -10,8 +10,8 @@ from core.inputs import pool_file, same_data
 from scoring.pairs import make_pairs
 
 from core.artifacts import Stage, completed
+from core.cli import read_settings
 from core.errors import InputError
-from core.read_settings import read_settings
 from retrieval.corpus import read_corpus
 from retrieval.rankings import make_rankings
 from rewriter.conversations import turns_hash, turns_of

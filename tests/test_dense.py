@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
+from core.cli import read_settings
 from core.errors import InputError
-from core.read_settings import read_settings
 from core.settings import RetrievalSettings
 from retrieval.dense import DenseRetriever, build_dense, embeddings_folder, encode_corpus, load_index
 from tests.conftest import ROOT

@@ -96,7 +96,7 @@ def test_bad_flags_are_named(files):
     before = (files / "a.run").read_text()
     assert "is one of the files to read" in evaluate(*words, "--json", files / "a.run", ok=False)
     assert (files / "a.run").read_text() == before
-    assert "`--resamples` must be at least 1" in evaluate(*words, "--resamples", "0", ok=False)
+    assert "`--resamples` must be a whole number >= 1, got 0." in evaluate(*words, "--resamples", "0", ok=False)
     assert "nowhere: cannot be read" in evaluate("--run", "nowhere", "--qrels", files / "qrels", ok=False)
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from core.cache import user_cache
+from core.cli import read_settings
 from core.errors import InputError
 from core.gguf import converted, is_gguf, model_folder
 from core.language_model import fingerprint, load_language_model
-from core.read_settings import read_settings
 from scoring.scores import check_model
 from tests.conftest import ROOT
 from train.policy import check_lora

@@ -5,8 +5,8 @@ import json
 import pytest
 from core.inputs import same_data
 
+from core.cli import read_settings
 from core.errors import InputError
-from core.read_settings import read_settings
 from rewriter.conversations import read_turns
 
 TURN = {"id": "c1_1", "history": [{"role": "user", "content": "Hi"}], "question": "Who?"}

@@ -7,9 +7,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
+from core.cli import read_settings
 from core.errors import InputError
 from core.language_model import load_language_model
-from core.read_settings import read_settings
 from tests.conftest import ROOT, finish
 from train.policy import check_lora, new_policy
 

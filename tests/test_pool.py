@@ -8,8 +8,8 @@ import pytest
 from core.inputs import corpus_source, pool_file, same_data
 from train.tables import label_of
 
+from core.cli import read_settings
 from core.errors import InputError
-from core.read_settings import read_settings
 from retrieval.corpus import read_corpus
 from tests.conftest import ROOT, finish
 from train.pool import make_pool

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from core.artifacts import Stage, completed
+from core.cli import read_settings
 from core.errors import InputError
-from core.read_settings import read_settings
 from retrieval.rankings import make_rankings
 from tests.conftest import lines
 

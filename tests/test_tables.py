@@ -3,7 +3,7 @@
 import pytest
 from train.tables import figures, table_of
 
-from core.read_settings import read_settings
+from core.cli import read_settings
 from core.records import Turn
 
 # Eight turns of one conversation, numbered 1 to 8.

@@ -134,7 +134,7 @@ def test_bad_items_are_named(lm, change, reward, expected):
     ("reward", "options", "expected"),
     [
         ("key_entrop", {}, "did you mean `key_entropy`"),
-        ("weighted", {}, "`weighted` is no reward of single lists"),
+        ("weighted", {}, "`reward` must be one of key_entropy, .*, got 'weighted'"),
         ("udcg", {"abstention": "sequnce"}, "`abstention` must be one of first_token, sequence, got 'sequnce'"),
         ("udcg", {"abstenton": "sequence"}, "did you mean `abstention`"),
         ("key_entropy", {"lm": None}, "needs a generator"),

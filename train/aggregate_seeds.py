@@ -7,16 +7,17 @@ A turn's value is its mean over the runs; conversations, not runs, are what is r
 tables of each set follow those of all turns.
 """
 
-import argparse
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from core.artifacts import read_json, read_json_lines
+from core.cli import parse_flags, run_command
 from core.errors import InputError
-from core.runtime import run_command
+from core.schema import Positive, Validated
 from retrieval.metrics import DEFAULT, compare
 from train.report_tables import (
     ANSWER_MEASURES,
@@ -29,7 +30,6 @@ from train.report_tables import (
     shown,
 )
 
-SHOWN = ("MRR@10", "R@10", "EM")
 Values = dict[str, dict[str, dict[str, float]]]  # measure -> system -> turn -> value
 
 
@@ -97,27 +97,35 @@ def tables_of(values: Values, groups: dict[str, str], measures: Sequence[str], r
     return markdown_table(["system", *measures], means) + (f"\n{comparison_table(comparisons)}" if comparisons else "")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path, help="run folders with an evaluation of the same test turns")
-    parser.add_argument(
-        "--measures", nargs="+", default=list(SHOWN), choices=(*DEFAULT, *ANSWER_MEASURES, STATEMENTS), metavar="NAME",
-        help=f"columns, of {', '.join((*DEFAULT, *ANSWER_MEASURES, STATEMENTS))} (default {' '.join(SHOWN)})",
-    )  # fmt: skip
-    parser.add_argument("--resamples", type=int, default=10000, help="resamples per comparison (default 10000)")
-    arguments = parser.parse_args()
-    if arguments.resamples < 1:
-        raise InputError(f"`--resamples` must be at least 1, got {arguments.resamples}.")
-    measures = list(dict.fromkeys(arguments.measures))
-    values, groups, datasets = mean_over_runs(arguments.runs, measures)
-    labels = [label_of(read_json(run / "evaluation" / "metrics.json")) for run in arguments.runs]
-    print(f"mean of {len(arguments.runs)} runs, {len(groups)} turns\n")
-    print("".join(dict.fromkeys(labels)) + tables_of(values, groups, measures, arguments.resamples))
+@dataclass(kw_only=True)
+class PooledFlags(Validated):
+    """Flags of the command.
+
+    Args:
+        runs: run folders with an evaluation of the same test turns.
+        measures: columns of the table.
+        resamples: resamples per comparison.
+    """
+
+    runs: list[Path] = field(metadata={"positional": True})
+    measures: list[Literal[*DEFAULT, *ANSWER_MEASURES, STATEMENTS]] = field(
+        default_factory=lambda: ["MRR@10", "R@10", "EM"]
+    )
+    resamples: Positive = 10000
+
+
+def main(argv: list[str] | None = None) -> None:
+    flags = parse_flags(PooledFlags, __doc__, argv)
+    measures = list(dict.fromkeys(flags.measures))
+    values, groups, datasets = mean_over_runs(flags.runs, measures)
+    labels = [label_of(read_json(run / "evaluation" / "metrics.json")) for run in flags.runs]
+    print(f"mean of {len(flags.runs)} runs, {len(groups)} turns\n")
+    print("".join(dict.fromkeys(labels)) + tables_of(values, groups, measures, flags.resamples))
     names = list(dict.fromkeys(datasets.values()))
     for name in names if len(names) > 1 else []:
         members = {turn: group for turn, group in groups.items() if datasets[turn] == name}
         print(f"{name}: {len(members)} turns\n")
-        print(tables_of(values, members, measures, arguments.resamples))
+        print(tables_of(values, members, measures, flags.resamples))
 
 
 if __name__ == "__main__":

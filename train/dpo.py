@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 if not __package__:  # as a script, train/ is first on the path and not the root
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from core.read_settings import read_settings
-from core.runtime import log, run_command, set_up_logging, wait_for_all
+from core.cli import read_settings, run_command
+from core.runtime import log, set_up_logging, wait_for_all
 from core.settings import RewriterSettings, RunSettings
 from core.stages import Stage, lock_run_dir
 

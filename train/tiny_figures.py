@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from core.artifacts import read_json, versions, write_atomic
-from core.runtime import log, run_command, set_up_logging
+from core.cli import run_command
+from core.runtime import log, set_up_logging
 from core.settings import RetrievalSettings, RewriterSettings
 
 DOCUMENTS = 3

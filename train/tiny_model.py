@@ -24,7 +24,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from core.artifacts import read_json, versions, write_json
-from core.runtime import Progress, log, run_command, set_up_logging
+from core.cli import run_command
+from core.runtime import Progress, log, set_up_logging
 from train.tiny_lessons import (
     collate,
     encode,

@@ -20,8 +20,8 @@ import torch
 
 from core.batching import group_by_prefix
 from core.chat import completion_ids
+from core.cli import read_settings
 from core.language_model import LanguageModel, load_language_model
-from core.read_settings import read_settings
 from core.records import GenerationInput, Turn
 from core.settings import Settings
 from retrieval.collection import open_collection

@@ -20,8 +20,8 @@ from core.inputs import data_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from core.artifacts import completed
+from core.cli import read_settings
 from core.language_model import LanguageModel, load_language_model
-from core.read_settings import read_settings
 from core.records import GenerationInput, RewardInput
 from core.settings import ScoringSettings
 from core.stages import shared_out
