@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from core.artifacts import cut_broken_end, read_json, read_json_lines
+from core.artifacts import read_json, read_json_lines
 from core.errors import InputError
 from core.runtime import log
+from core.stages import truncate_partial_line
 
 
 def plan_of(part: Path) -> Path:
@@ -53,7 +54,7 @@ def judged_before(
         raise InputError(
             f"{part} was begun with another `{name}` ({before.get(name)!r}, now {asked[name]!r}); {remedy}."
         )
-    cut_broken_end(part)
+    truncate_partial_line(part)
     try:
         done = [item for _, item in read_json_lines(part)]
     except InputError as error:
