@@ -89,3 +89,20 @@ def lm(random_llama):
     from core.language_model import load_language_model
 
     return load_language_model(str(random_llama))
+
+
+@pytest.fixture(scope="session")
+def adapters(random_llama, tmp_path_factory) -> dict[str, str]:
+    """Folders of two adapters of the random Llama, which change its logits."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    from core.language_model import load_language_model
+
+    folders = {}
+    for seed, name in enumerate(("first", "second")):
+        torch.manual_seed(seed)
+        config = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+        folders[name] = str(tmp_path_factory.mktemp(name))
+        get_peft_model(load_language_model(str(random_llama)).model, config).save_pretrained(folders[name])
+    return folders

@@ -1,8 +1,10 @@
 """What is trained: adapters that cannot work are refused by name, before the run or when they are read."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from core.errors import InputError
@@ -19,10 +21,8 @@ def check(*flags):
 
 
 @pytest.fixture
-def adapter(random_llama, tmp_path):
-    model = load_language_model(str(random_llama)).model
-    get_peft_model(model, LoraConfig(r=4, target_modules="all-linear")).save_pretrained(tmp_path / "adapter")
-    return tmp_path / "adapter"
+def adapter(adapters, tmp_path):
+    return Path(shutil.copytree(adapters["first"], tmp_path / "adapter"))
 
 
 @pytest.mark.parametrize(
