@@ -12,10 +12,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from core.cli import read_settings
+from core.data_sources import DataSource
 from core.errors import InputError
 from core.records import Passage
-from retrieval.collection import collection_of, open_collection
+from retrieval.collection import open_collection, open_collections
 from tests.conftest import ROOT
 
 RECORDS = [
@@ -63,11 +63,14 @@ def test_a_data_set_by_its_hub_name(tmp_path, monkeypatch):
     (tmp_path / "owner/name/train.jsonl").write_text(JSONL)
     (tmp_path / "owner/name/test.jsonl").write_text(JSONL.replace("third", "fourth"))
     monkeypatch.chdir(tmp_path)
-    flags = ["--run.dir", "run", "--rewriter.model", "m", "--retrieval.cache", str(tmp_path / "cache")]
-    found = collection_of(read_settings("", [*flags, "--data.corpus", "owner/name"]))
-    assert list(found.passages()) == PASSAGES and found.identity
-    other = collection_of(read_settings("", [*flags, "--data.corpus", "owner/name:test"]))
-    assert other.contents(["d3"]) == ["The fourth."] and other.identity != found.identity
+    sources = [
+        DataSource("one", "records", corpus="owner/name"),
+        DataSource("two", "records", corpus="owner/name:test"),
+    ]
+    collections = open_collections(sources, str(tmp_path / "cache"))
+    assert list(collections["one"].passages()) == PASSAGES and collections["one"].identity
+    assert collections["two"].contents(["d3"]) == ["The fourth."]
+    assert collections["two"].identity != collections["one"].identity
 
 
 def test_ids_rows_and_contents(tmp_path):
@@ -116,9 +119,9 @@ def test_a_damaged_gzip_file_is_named(tmp_path):
 def test_a_missing_source_is_named(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"gone.jsonl: cannot be read \(No such file"):
         open_collection(str(tmp_path / "gone.jsonl"), tmp_path / "cache")
-    flags = ["--run.dir", "run", "--rewriter.model", "m", "--data.corpus", "data/gone.jsonl"]
-    with pytest.raises(InputError, match="`data.corpus`: no file at data/gone.jsonl"):
-        collection_of(read_settings("", flags))
+    for corpus, expected in (("data/gone.jsonl", "no file at data/gone.jsonl"), (None, "not set; name a file or")):
+        with pytest.raises(InputError, match=f"`data.corpus`.*{expected}"):
+            DataSource("", "records", corpus=corpus).check_corpus()
 
 
 def test_bad_records_are_left_out_and_counted(tmp_path, caplog):

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from core.cli import read_settings
+from core.data_sources import DataSource
 from core.errors import InputError
 from core.records import Passage, Turn
 from retrieval.corpus import read_corpus
 from rewriter import mtrag, qrecc, topiocqa
-from rewriter.conversations import read_turns, turns_hash, turns_of
+from rewriter.conversations import load_turns, read_turns
 from rewriter.convert import FULL, check_counts, write_corpus
 from rewriter.convert import main as convert
 from tests.conftest import ROOT, finish
-from train.evaluation import chosen_systems
+from train.evaluation import select_systems
 
 FIXTURES = ROOT / "tests/fixtures"
 TOPIOCQA, TOPIOCQA_GOLD = (FIXTURES / "topiocqa" / f"topiocqa_{name}dev.json" for name in ("", "all_history_"))
@@ -158,10 +158,10 @@ def test_mtrag_apology_is_no_answer():
 
 
 def test_reference_row_needs_a_rewrite_of_measured_turns_alone():
-    settings = settings_of("--evaluation.systems", "[original,reference]", "--evaluation.answers", "false")
-    turns = mtrag.read(MTRAG, MTRAG_QRELS)
-    assert turns[2].rewrite is None and chosen_systems(settings, turns) == ["original", "reference"]
-    assert chosen_systems(settings, [*turns, replace(turns[1], rewrite=None)]) == ["original"]
+    turns, systems = mtrag.read(MTRAG, MTRAG_QRELS), ("original", "reference")
+    assert turns[2].rewrite is None and select_systems(systems, {}, turns, answers=False) == systems
+    more = [*turns, replace(turns[1], rewrite=None)]
+    assert select_systems(systems, {}, more, answers=False) == ("original",)
 
 
 def test_mtrag_files_of_different_releases_are_refused(tmp_path):
@@ -248,28 +248,26 @@ def test_bad_qrels_are_named(tmp_path, text, expected):
 # ------------------------------------------------------------------ in a run, and as a command
 
 
-def settings_of(*flags):
-    return read_settings("", ["--run.dir", "x", *map(str, flags)])
-
-
 def test_a_run_reads_its_format():
-    settings = settings_of("--data.format=topiocqa", "--data.test", TOPIOCQA, "--data.qrels", TOPIOCQA_GOLD)
-    assert turns_of(settings, "test", 2) == topiocqa.read(TOPIOCQA, TOPIOCQA_GOLD)[:2]
-    trained = replace(settings, data=replace(settings.data, train=str(TOPIOCQA), train_qrels=str(TOPIOCQA_GOLD)))
-    assert turns_of(trained, "train") == turns_of(settings, "test")
+    source = DataSource("", "topiocqa", test=str(TOPIOCQA), qrels=str(TOPIOCQA_GOLD))
+    assert list(load_turns([source], "test", 2)) == topiocqa.read(TOPIOCQA, TOPIOCQA_GOLD)[:2]
+    trained = DataSource("", "topiocqa", train=str(TOPIOCQA), train_qrels=str(TOPIOCQA_GOLD))
+    assert load_turns([trained], "train").turns == load_turns([source], "test").turns
 
 
-def test_other_gold_passages_are_another_input(tmp_path):
-    flags = ["--data.format=topiocqa", "--data.test", TOPIOCQA]
-    without, given = settings_of(*flags), settings_of(*flags, "--data.qrels", TOPIOCQA_GOLD)
-    assert turns_hash(without, "test") != turns_hash(given, "test")
+def test_other_gold_passages_are_another_input():
+    without = DataSource("", "topiocqa", test=str(TOPIOCQA))
+    fingerprints = [
+        load_turns([source], "test").fingerprint for source in (without, replace(without, qrels=str(TOPIOCQA_GOLD)))
+    ]
+    assert fingerprints[0] != fingerprints[1]
 
 
 def test_gold_passages_of_their_own_need_a_published_format():
     with pytest.raises(InputError, match="`data.qrels` goes with a published `data.format`"):
-        turns_of(settings_of("--data.test", TOPIOCQA, "--data.qrels", TOPIOCQA_GOLD), "test")
+        load_turns([DataSource("", "records", test=str(TOPIOCQA), qrels=str(TOPIOCQA_GOLD))], "test")
     with pytest.raises(InputError, match="`data.qrels`: no file at gone.tsv"):
-        turns_of(settings_of("--data.format=mtrag", "--data.test", MTRAG, "--data.qrels=gone.tsv"), "test")
+        load_turns([DataSource("", "mtrag", test=str(MTRAG), qrels="gone.tsv")], "test")
 
 
 @pytest.mark.parametrize(("name", "split"), FULL)

@@ -1,10 +1,11 @@
 """The import order is one-way, light modules stay light, and no script shadows an installed module."""
 
 import ast
-import subprocess
 import sys
 
-from tests.conftest import ROOT
+import pytest
+
+from tests.conftest import ROOT, finish
 
 MAY_IMPORT = {
     "core": {"core"},
@@ -36,24 +37,25 @@ def test_imports_go_one_way():
 
 
 def test_no_file_of_train_shadows_a_library():
-    taken = {
-        "datasets",
-        "evaluate",
-        "peft",
-        "trl",
-        "tokenize",
-        "accelerate",
-        "transformers",
-        "torch",
-    } | sys.stdlib_module_names
-    assert {path.stem for path in (ROOT / "train").glob("*.py")} & (taken - {"__init__"}) == set()
+    """`accelerate launch train/dpo.py` puts `train/` first on the path."""
+    libraries = {"datasets", "evaluate", "peft", "trl", "accelerate", "transformers", "torch"}
+    names = {path.stem for path in (ROOT / "train").glob("*.py")} - {"__init__"}
+    assert not names & (libraries | sys.stdlib_module_names)
 
 
-def test_plain_modules_import_no_torch():
-    light = [
-        "core.settings", "core.artifacts", "core.records", "retrieval.metrics", "retrieval.analyzer",
-        "retrieval.dense", "retrieval.lucene", "scoring.pairs", "scoring.grogu", "rewriter.conversations",
-        "rewriter.convert", "train.tiny_world", "retrieval.engines", "train.pool", "train.dpo",
-    ]  # fmt: skip
-    code = f"import sys, {', '.join(light)}; sys.exit(bool({{'torch', 'transformers', 'trl'}} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+LIGHT = (
+    "core.settings", "core.cli", "core.artifacts", "core.records", "core.stages", "retrieval.metrics",
+    "retrieval.analyzer", "scoring.grogu", "scoring.labels",
+)  # fmt: skip
+COMMANDS = (
+    "rewriter.__main__", "rewriter.convert", "retrieval.evaluate", "scoring.utility", "scoring.validity",
+    "train.aggregate_seeds", "train.dpo",
+    pytest.param("train.compare", marks=pytest.mark.xfail(reason="it imports train.pipeline at the top", strict=True)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*LIGHT, *COMMANDS])
+def test_light_modules_and_commands_import_nothing_heavy(name):
+    heavy = {"torch", "transformers", "trl", "peft", "datasets", "faiss"}
+    code = f"import sys, {name}; print(*{heavy} & set(sys.modules))"
+    assert finish([sys.executable, "-c", code]).strip() == ""

@@ -5,12 +5,13 @@ import math
 import pytest
 
 from core.errors import InputError
+from core.records import SampledAnswer
 from scoring.entailment import EntailmentModel, ExactMatch, Verdict
-from scoring.seper import Sampled, belief, clusters, hard, soft
+from scoring.seper import belief, clusters, hard, soft
 
 QUESTION = "Q"
 # mean log-probabilities whose softmax is 1/2, 1/4, 1/4
-ANSWERS = [Sampled("a", math.log(0.5)), Sampled("b", math.log(0.25)), Sampled("c", math.log(0.25))]
+ANSWERS = [SampledAnswer("a", math.log(0.5)), SampledAnswer("b", math.log(0.25)), SampledAnswer("c", math.log(0.25))]
 
 
 class Scripted:
@@ -36,7 +37,7 @@ def neutral(probability=0.0):
 
 def test_belief_is_a_softmax():
     assert belief(ANSWERS) == pytest.approx([0.5, 0.25, 0.25])
-    assert belief([Sampled("x", -1000.0), Sampled("y", -1000.0)]) == [0.5, 0.5]
+    assert belief([SampledAnswer("x", -1000.0), SampledAnswer("y", -1000.0)]) == [0.5, 0.5]
 
 
 def test_soft_by_hand():
@@ -77,9 +78,9 @@ def test_hard_by_hand():
 
 def test_exact_match_as_entailment():
     answers = [
-        Sampled("The  Danube", math.log(0.5)),
-        Sampled("danube.", math.log(0.25)),
-        Sampled("Rhine", math.log(0.25)),
+        SampledAnswer("The  Danube", math.log(0.5)),
+        SampledAnswer("danube.", math.log(0.25)),
+        SampledAnswer("Rhine", math.log(0.25)),
     ]
     judge = ExactMatch()
     assert soft(answers, ["Danube"], "Which river?", judge) == pytest.approx(0.75)
