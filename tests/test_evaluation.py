@@ -51,10 +51,7 @@ def evaluate(random_llama, tmp_path):
     return run
 
 
-NOT_MERGED = pytest.mark.xfail(reason="`using(None)` disables the adapter of a generator in 16 bits", strict=True)
-
-
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=NOT_MERGED)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_generator_answers_with_its_own_adapter(evaluate, random_llama, adapters, dtype):
     flags = ["--evaluation.systems", "[original]", "--generator.model", random_llama, "--generator.dtype", dtype]
     settings, turns, records = evaluate(*flags, "--generator.adapter", adapters["first"])

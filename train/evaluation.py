@@ -8,12 +8,13 @@ Systems: `original` (the question as it is), `history` (all user turns joined), 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from core.errors import InputError
 from core.language_model import LanguageModel, ModelSpec, check_room, load_with_adapters
-from core.records import EvaluationRecord, GenerationInput, SystemResult, Turn
+from core.records import EvaluationRecord, GeneratedAnswer, GenerationInput, SystemResult, Turn
 from core.runtime import log, process, wait_for_all
 from core.settings import EvaluationSettings, Settings
 from core.stages import Stage, run_stage
@@ -134,7 +135,7 @@ def make_evaluation(
 
     def load_worker():
         retriever = PerDatasetRetriever(settings.retrieval, collections)
-        rewriter, answerer = load_models(settings, systems, generator)
+        rewriter, answer = load_models(settings, systems, generator)
         queries_of = query_functions(settings, systems, rewriter)
 
         def evaluate(batch: list[Turn]) -> list[EvaluationRecord]:
@@ -147,8 +148,8 @@ def make_evaluation(
                     SystemResult(query, tuple(ranking), rewrite if rewrite != query else None)
                     for query, rewrite, ranking in zip(queries, rewrites, hits, strict=True)
                 ]
-            if answerer is not None:
-                results = add_answers(answerer, settings, batch, results, collections)
+            if answer is not None:
+                results = add_answers(answer, settings, batch, results, collections)
             return [
                 EvaluationRecord(turn.id, {name: results[name][i] for name in systems.names})
                 for i, turn in enumerate(batch)
@@ -193,12 +194,15 @@ def evaluation_stage(
     return Stage(settings.run.path, NAME, decided, inputs, EvaluationRecord)
 
 
+Answerer = Callable[[list[GenerationInput]], list[GeneratedAnswer]]
+
+
 def load_models(
     settings: Settings, systems: Systems, generator: ModelSpec | None
-) -> tuple[LanguageModel | None, Generator | None]:
-    """The rewriter with all adapters, and the generator; one base model where both are the same. None where there is
-    nothing to rewrite, or to answer."""
-    rewriter = answerer = None
+) -> tuple[LanguageModel | None, Answerer | None]:
+    """The rewriter with all adapters, and the generator's answers; one base model where both are the same. None where
+    there is nothing to rewrite, or to answer."""
+    rewriter = answer = None
     if systems.rewriters:
         adapters = {"base": systems.base.adapter} if systems.base.adapter else {}
         adapters |= {name: str(stage.folder / "adapter") for name, stage in systems.trained.items()}
@@ -209,7 +213,13 @@ def load_models(
         lm = rewriter if shared else generator.load()
         check_room(lm, settings.generator.max_new_tokens, "generator.max_new_tokens")
         answerer = Generator.of(lm, settings.generator)
-    return rewriter, answerer
+
+        def answer(inputs: list[GenerationInput]) -> list[GeneratedAnswer]:
+            # A shared model answers without the adapters of the rewriters; a model of its own keeps its adapter.
+            with lm.using(None) if shared else nullcontext():
+                return answerer.answers(inputs)
+
+    return rewriter, answer
 
 
 def query_functions(
@@ -240,7 +250,7 @@ def query_functions(
 
 
 def add_answers(
-    generator: Generator,
+    answer_all: Answerer,
     settings: Settings,
     turns: list[Turn],
     results: dict[str, list[SystemResult]],
@@ -261,8 +271,7 @@ def add_answers(
         for name in results
         for i, turn in enumerate(turns)
     ]
-    with generator.lm.using(None):
-        answers = iter(generator.answers(inputs))
+    answers = iter(answer_all(inputs))
     answered: dict[str, list[SystemResult]] = {}
     for name, system_results in results.items():
         answered[name] = []
