@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from core.cli import read_settings
+from core.data_settings import DataFiles
 from core.data_sources import data_sources
 from core.errors import InputError
 from core.records import Candidate, TurnRecord
@@ -275,7 +276,7 @@ def test_means_of_several_runs_by_set(evaluated, tmp_path):
     assert cells("base 0.500 0.500") in cells(whole) and cells("dpo - base MRR@10 +0.500") in cells(whole)
     assert cells("base 0.000 0.000") in cells(birds) and cells("dpo - base MRR@10 +1.000") in cells(birds)
     assert cells("base 1.000 1.000") in cells(tools) and cells("dpo - base MRR@10 +0.000") in cells(tools)
-    assert "invalid choice: 'nDCG@4'" in finish([*command, "--measures", "nDCG@4"], ok=False)
+    assert "got 'nDCG@4'; did you mean `nDCG@3`?" in finish([*command, "--measures", "nDCG@4"], ok=False)
 
 
 def cells(table):
@@ -323,29 +324,35 @@ def test_a_flag_changes_one_entry(two_sets, tmp_path):
     config.write_text(f"run:\n  dir: x\ndata:\n  sets: {json.dumps(two_sets)}\n")
     words = ["--config", str(config), "--data.sets.tools.corpus", "other", "--data.sets.birds.test=t"]
     sets = read_settings("", words).data.sets
-    assert sets == {"birds": two_sets["birds"] | {"test": "t"}, "tools": two_sets["tools"] | {"corpus": "other"}}
+    assert sets == {
+        "birds": DataFiles(**two_sets["birds"], test="t"),
+        "tools": DataFiles(**two_sets["tools"] | {"corpus": "other"}),
+    }
 
 
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--data.sets", "{a: {trian: x}}"], "`data.sets.a` has `trian`; did you mean `train`?"),
-        (["--data.sets.a.trian", "x"], "`data.sets.a` has `trian`; did you mean `train`?"),
-        (["--data.sets.a.train"], "`--data.sets.a.train` needs a value."),
-        (["--data.sets", "{a: x}"], "`data.sets.a` must hold files, such as {train: FILE, corpus: FILE}; got 'x'."),
-        (["--data.sets", "{a: {train: [x]}}"], "`data.sets.a.train` must be a text or null, got ['x']."),
+        (["--data.sets", "{a: {trian: x}}"], "unknown setting `data.sets.a.trian`; did you mean `data.sets.a.train`?"),
+        (["--data.sets.a.trian", "x"], "unknown setting `data.sets.a.trian`; did you mean `data.sets.a.train`?"),
+        (["--data.sets.a.train"], "argument --data.sets.a.train: expected one argument"),
+        (
+            ["--data.sets", "{a: x}"],
+            "`data.sets.a` must be a mapping with train, test, qrels, train_qrels, corpus, got 'x'.",
+        ),
+        (["--data.sets", "{a: {train: [x]}}"], "`data.sets.a.train` must be a text, or null, got ['x']."),
         (["--data.sets", "{a/b: {train: x}}"], "`data.sets` has the name 'a/b'; use letters"),
-        (["--data.sets", "[a]"], "`data.sets` must be a mapping, got ['a']."),
+        (["--data.sets", "[a]"], "`data.sets` must be a mapping, each value a mapping with train,"),
         (["--data.sets", "{a: {train: x}}", "--data.train", "x"], "`data.train` and `data.sets` are both set"),
         (["--data.sets", "{a: {train: x}}", "--data.format", "tiny_world"], "`data.sets` needs files"),
-        (["--data.test_share", "1"], "`data.test_share` must be between 0 and 1, got 1.0"),
+        (["--data.test_share", "1"], "`data.test_share` must be a number > 0 and < 1, or null, got 1."),
         (["--data.test_share", "0.3", "--data.test", "x"], "but there is a `test` file; leave one of the two out"),
         (["--data.test_share", "0.3", "--data.format", "tiny_world"], "but there is a `test` file"),
         (
             ["--data.test_share", "0.3", "--data.sets", "{a: {train: x, qrels: y}}"],
             "`data.sets.a.qrels` belongs to `data.sets.a.test`, which is not set",
         ),
-        (["--data.development_share", "1"], "`data.development_share` must be at least 0 and below 1, got 1.0."),
+        (["--data.development_share", "1"], "`data.development_share` must be a number >= 0 and < 1, got 1."),
         (["--data.evaluate_on", "development"], "needs `data.development_share`"),
         (
             ["--data.sets", "{a: {}, b: {}}", "--retrieval.engine", "lucene", "--retrieval.prebuilt", "i"],

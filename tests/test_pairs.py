@@ -72,8 +72,8 @@ def pairs_stage(run_dir, scored_turns, drop_fraction):
     scores.write(record for _, record in scored_turns)
     scores.finish({"total": len(scored_turns)})
     turns = TurnSet(tuple(turn for turn, _ in scored_turns), "fingerprint")
-    options = PairSettings(drop_fraction)
-    return make_pairs(RunSettings(str(run_dir)), "round-1/pairs", scores, turns, options, "ppl", RewritePrompt())
+    options = PairSettings(drop_fraction=drop_fraction)
+    return make_pairs(RunSettings(dir=str(run_dir)), "round-1/pairs", scores, turns, options, "ppl", RewritePrompt())
 
 
 def test_the_stage_counts_what_it_drops(tmp_path):

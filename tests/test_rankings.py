@@ -26,7 +26,7 @@ def rank(tmp_path):
     candidates.finish({"total": 3})
 
     def make(corpus=corpus, **options):
-        run, collections = RunSettings(str(tmp_path / "run")), {"": open_collection(corpus)}
+        run, collections = RunSettings(dir=str(tmp_path / "run")), {"": open_collection(corpus)}
         return make_rankings(run, NAME, candidates, RetrievalSettings(**options), collections)
 
     return make

@@ -40,12 +40,12 @@ def test_every_yaml_parses_and_says_how_to_launch_it(path):
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_passed_on_keys_are_known_to_the_libraries(path):
-    from train.options import lora_config, trainer_config
+    from train.trainer_config import lora_config, trainer_config
 
     settings = read_settings("", ["--config", str(path)])
-    assert lora_config(settings).r > 0
-    for section in ("sft", "dpo"):
-        assert trainer_config(section, settings, settings.run_dir).seed == settings.run.seed
+    assert lora_config(settings.lora).r > 0
+    for section, options in (("sft", settings.sft), ("dpo", settings.dpo)):
+        assert trainer_config(section, options, settings.rewriter.dtype, 7, settings.run.path).seed == 7
 
 
 def test_every_setting_is_read_somewhere():
@@ -57,7 +57,7 @@ def test_every_setting_is_read_somewhere():
         for path in (ROOT / package).glob("*.py")
         if path.name not in own
     )
-    holders = {"rewriter": "rewriter|options", "scoring": "scoring|rule"}
+    holders = {"rewriter": "rewriter|options", "generator": "generator|options", "scoring": "scoring|rule"}
     unread = []
     for setting in settings_of(Settings):
         section, _, name = setting.name.partition(".")
@@ -141,7 +141,7 @@ def test_every_default_is_allowed():
         (
             ["--seed", "1"],
             "command line: unknown setting `seed`; known: run, data, rewriter, generator, retrieval, scoring, pairs, "
-            "evaluation, lora, sft, dpo.",
+            "train, evaluation, lora, sft, dpo.",
         ),
         (["run.seed"], "unrecognized arguments: run.seed; `--help` lists the flags."),
         # missing
@@ -177,12 +177,6 @@ def test_every_default_is_allowed():
         (["--scoring.relevant_weight", ".nan"], "`scoring.relevant_weight` must be a finite number, got nan."),
         (["--sft.learning_rate", ".inf"], "`sft.learning_rate` must be a finite number, got inf."),
         # choice
-        (
-            ["--run.until=score"],
-            "`run.until` must be one of candidates, rankings, scores, pairs, sft, dpo, evaluation, or null, got "
-            "'score'; "
-            "did you mean `scores`?",
-        ),
         (["--rewriter.dtype", "int8"], "`rewriter.dtype` must be one of float32, bfloat16, float16, got 'int8'."),
         (
             ["--evaluation.systems", "[base, dpoo]"],
@@ -224,13 +218,13 @@ def test_a_missing_file_is_named():
 
 def test_an_empty_section_is_named(tmp_path):
     (tmp_path / "bad.yaml").write_text("run: {dir: x}\npairs:\n")
-    expected = "`pairs` must be a mapping with drop_fraction, min_gap, on_policy, got None."
+    expected = "`pairs` must be a mapping with drop_fraction, min_gap, got None."
     assert message_of("--config", str(tmp_path / "bad.yaml")) == expected
 
 
 def test_an_unknown_key_of_a_library_is_named():
-    from train.options import trainer_config
+    from train.trainer_config import trainer_config
 
     settings = read_settings("", [*QUICKSTART, "--dpo.lerning_rate", "1"])
     with pytest.raises(InputError, match="did you mean `learning_rate`"):
-        trainer_config("dpo", settings, settings.run_dir)
+        trainer_config("dpo", settings.dpo, "float32", 7, settings.run.path)

@@ -13,10 +13,6 @@ HTTP = ["--retrieval.engine", "http", "--retrieval.index", "i", "--retrieval.url
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (
-            ["--run.redo_from", "dpo", "--run.until", "pairs"],
-            "`run.redo_from` (dpo) comes after `run.until` (pairs): nothing would be made again.",
-        ),
         (["--generator.adapter", "a"], "`generator.adapter` needs `generator.model`: the model that it belongs to."),
         (
             ["--evaluation.systems", "[base, base]"],
@@ -71,14 +67,7 @@ def test_settings_that_do_not_fit_are_named(flags, expected):
     assert str(error.value) == expected
 
 
-def test_a_stage_alone_is_not_made_again():
-    with pytest.raises(InputError, match="^`run.redo_from` is for the whole run .* remove x/scores.$"):
-        read_settings("", ["--run.dir", "x", "--run.redo_from", "scores"], alone="scores")
-
-
 def test_rules_hold_for_settings_made_in_python():
-    with pytest.raises(InputError, match="comes after"):
-        RunSettings(dir="x", redo_from="dpo", until="pairs")
     with pytest.raises(InputError, match="needs `generator.model`"):
         GeneratorSettings(adapter="a")
     with pytest.raises(InputError, match="needs `retrieval.encoder`"):
