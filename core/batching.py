@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from core.errors import InputError, first_line
-from core.runtime import log
+from core.progress import log
 
 MIN_SHARED = 16  # tokens; a shorter common prefix is not worth a pass of its own
 MIN_ALIKE = 0.5  # a sequence shorter than this share of the longest beside it goes into another batch

@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 
+from core.distributed import check_launch, connected, process
 from core.errors import InputError, first_line, nearest, short
-from core.runtime import check_launch, connected, process
 from core.schema import describe, settings_of, split_type, title_of, type_at, validate
 from core.settings import Settings
 

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from core.cache import cached_sha256, user_cache
 from core.errors import InputError, first_line
-from core.runtime import log
+from core.progress import log
 
 # `tokenizer.ggml.pre` of vocabularies that take each digit alone; llama.cpp does, Transformers reads them as GPT-2's.
 SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r")

@@ -1,9 +1,9 @@
 """Causal language models: loading, what identifies one, and the room that its context leaves."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -14,11 +14,9 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
-from core.artifacts import sha256
 from core.errors import InputError, first_line
-from core.gguf import gguf_sha256, is_gguf, model_folder
-from core.runtime import log
-from core.settings import GeneratorSettings, RewriterSettings
+from core.gguf import model_folder
+from core.progress import log
 
 # For a tokenizer without a chat template; a completion begins with a blank, so that prompts stay prefixes.
 PLAIN_TEMPLATE = (
@@ -37,54 +35,6 @@ LOADING_ERRORS = (
 
 
 COUNTS_GAPS = ("mpt", "gpt_neo")  # the gaps between rows of a batch count as distance, in alibi or a local window
-
-
-@dataclass(frozen=True)
-class ModelSpec:
-    """A model that is not loaded yet: folder, Hub id or `.gguf` file, a PEFT adapter, and the dtype of the weights."""
-
-    name: str
-    adapter: str | None = None
-    dtype: str = "float32"
-
-    @property
-    def fingerprint(self) -> str:
-        """The hash of weights, configuration and tokenizer (of the file, for a GGUF file), or the Hub id."""
-        return "+".join(_fingerprint(part) for part in (self.name, self.adapter) if part)
-
-    def load(self, trainable: bool = False) -> "LanguageModel":
-        """Load the model; see `load_language_model`."""
-        return load_language_model(self.name, self.adapter, self.dtype, trainable)
-
-
-def rewriter_spec(options: RewriterSettings) -> ModelSpec:
-    """The rewriter before training.
-
-    Raises:
-        InputError: `rewriter.model` is not set.
-    """
-    if not options.model:
-        raise InputError(
-            "`rewriter.model` is not set; name a folder, a Hub id or a `.gguf` file with `--rewriter.model MODEL`."
-        )
-    return ModelSpec(options.model, options.adapter, options.dtype)
-
-
-def generator_spec(options: GeneratorSettings, rewriter: RewriterSettings) -> ModelSpec:
-    """The generator: the rewriter before training where no model is named."""
-    if not options.model:
-        return replace(rewriter_spec(rewriter), dtype=options.dtype)
-    return ModelSpec(options.model, options.adapter, options.dtype)
-
-
-def _fingerprint(name: str) -> str:
-    if is_gguf(name):
-        return gguf_sha256(name)[:16]
-    folder = Path(name)
-    if not folder.is_dir():
-        return name
-    patterns = ("*.safetensors", "*config.json", "tokenizer*", "vocab*", "merges*", "chat_template*")
-    return sha256(*sorted({file for pattern in patterns for file in folder.glob(pattern)}))[:16]
 
 
 @dataclass
@@ -220,28 +170,6 @@ def load_language_model(
         what = f"{name} with adapter {adapter}" if adapter else name
         raise InputError(f"the model `{what}` cannot be loaded: {first_line(error)}") from error
     return LanguageModel(name, model, tokenizer)
-
-
-def load_with_adapters(spec: ModelSpec, adapters: Mapping[str, str]) -> LanguageModel:
-    """Load one base model with several adapters; `LanguageModel.using` switches between them.
-
-    Args:
-        spec: the base model; its own adapter is not looked at.
-        adapters: name -> folder or Hub id.
-
-    Raises:
-        InputError: the model or an adapter cannot be loaded.
-    """
-    lm = load_language_model(spec.name, None, spec.dtype)
-    for name, folder in adapters.items():
-        try:
-            if isinstance(lm.model, PeftModel):
-                lm.model.load_adapter(folder, adapter_name=name)
-            else:
-                lm.model = PeftModel.from_pretrained(lm.model, folder, adapter_name=name).eval()
-        except LOADING_ERRORS as error:
-            raise InputError(f"the adapter {folder} of `{spec.name}` cannot be loaded: {first_line(error)}") from error
-    return lm
 
 
 def check_folder(name: str) -> None:

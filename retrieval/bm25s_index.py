@@ -12,8 +12,8 @@ import numpy as np
 from bm25s.tokenization import Tokenized
 
 from core.cache import build_once
+from core.progress import Progress, log
 from core.records import Hit
-from core.runtime import Progress, log
 from core.settings import RetrievalSettings
 from retrieval.analyzer import VERSION, Analyzer, build_analyzer
 from retrieval.bm25 import no_terms_error

@@ -17,8 +17,8 @@ from core.artifacts import read_json, write_json
 from core.cache import cached_sha256, user_cache
 from core.data_sources import DataSource, by_data_set, is_hub_name
 from core.errors import InputError
+from core.progress import log
 from core.records import Passage
-from core.runtime import log
 from retrieval.arrow_store import ArrowStore, write_passages
 from retrieval.corpus import SKIP_HINT, SkipReport, hub_dataset, read_corpus
 

@@ -19,8 +19,8 @@ import pyarrow.parquet
 from core.artifacts import json_object
 from core.data_sources import is_hub_name
 from core.errors import InputError, fields_of, first_line
+from core.progress import log
 from core.records import Passage
-from core.runtime import log
 
 FIELDS = ("id", "text", "title")
 MAX_WARNINGS = 5  # skipped records that are logged one by one

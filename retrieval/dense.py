@@ -12,8 +12,8 @@ import numpy as np
 from core.artifacts import write_json
 from core.cache import build_once
 from core.errors import InputError, first_line
+from core.progress import Progress, log
 from core.records import Hit
-from core.runtime import Progress, log
 from core.settings import RetrievalSettings
 from retrieval.collection import Collection
 

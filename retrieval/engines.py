@@ -5,8 +5,8 @@ from typing import Any
 
 from core.cache import model_identity
 from core.data_sources import by_data_set
+from core.progress import log
 from core.records import Hit
-from core.runtime import log
 from core.settings import RetrievalSettings
 from retrieval.analyzer import build_analyzer
 from retrieval.bm25 import RankBM25

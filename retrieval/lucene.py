@@ -16,8 +16,8 @@ from filelock import FileLock
 
 from core.cache import build_once
 from core.errors import InputError, first_line, nearest
+from core.progress import Progress, log
 from core.records import Hit
-from core.runtime import Progress, log
 from core.settings import RetrievalSettings
 from retrieval.collection import Collection
 

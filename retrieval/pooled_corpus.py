@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from core.artifacts import write_atomic
+from core.progress import Progress, log
 from core.records import Turn, to_json_dict
-from core.runtime import Progress, log
 from retrieval.collection import Collection
 from retrieval.retriever import Retriever
 

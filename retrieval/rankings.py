@@ -8,7 +8,8 @@ from typing import Any
 from core.errors import InputError
 from core.records import TurnRecord
 from core.settings import RetrievalSettings, RunSettings
-from core.stages import Stage, run_stage
+from core.stage_runner import run_stage
+from core.stages import Stage
 from retrieval.collection import Collection, identities_of
 from retrieval.engines import PerDatasetRetriever, ranking_config
 

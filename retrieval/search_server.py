@@ -14,8 +14,8 @@ from typing import Any
 import httpx2
 
 from core.errors import InputError, first_line
+from core.progress import log
 from core.records import Hit
-from core.runtime import log
 from core.settings import RetrievalSettings
 
 BATCH = 100  # queries per request

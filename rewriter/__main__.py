@@ -14,8 +14,8 @@ from pathlib import Path
 
 from core.cli import parse_flags, run_command
 from core.errors import InputError
+from core.progress import Progress
 from core.records import Turn
-from core.runtime import Progress
 from core.schema import Dtype, NonNegative, Positive, Validated
 from core.settings import RewriterSettings
 from rewriter.adapter_settings import load_adapter_settings
@@ -69,7 +69,8 @@ def main(argv: list[str] | None = None) -> None:
     flags = parse_flags(RewriterFlags, __doc__, argv)
     options, turns = rewriter_options(flags), read_turns(flags.input) if flags.input else []
 
-    from core.language_model import check_room, rewriter_spec
+    from core.language_model import check_room
+    from core.model_spec import rewriter_spec
     from rewriter.prompts import RewritePrompt, search_query
     from rewriter.sampling import greedy_rewrites
 

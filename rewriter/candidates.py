@@ -5,10 +5,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from core.language_model import ModelSpec, check_room
+from core.language_model import check_room
+from core.model_spec import ModelSpec
 from core.records import Turn, TurnRecord
 from core.settings import RewriterSettings, RunSettings
-from core.stages import Stage, run_stage
+from core.stage_runner import run_stage
+from core.stages import Stage
 from rewriter.conversations import TurnSet
 from rewriter.prompts import RewritePrompt
 from rewriter.sampling import sample_rewrites

@@ -12,9 +12,7 @@ from core.data_sources import DataSource, by_data_set, sources_with
 from core.errors import InputError
 from core.records import Turn
 from core.validation import parse_record
-from rewriter import mtrag, qrecc, topiocqa
-
-READERS = {"topiocqa": topiocqa.read, "qrecc": qrecc.read, "mtrag": mtrag.read}
+from rewriter.datasets import READERS, mtrag
 
 
 @dataclass(frozen=True)

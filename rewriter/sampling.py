@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from core.chat import prompts_that_fit
+from core.distributed import seed_of
 from core.generation import Completion, TokenSampler, generate, greedy
 from core.language_model import LanguageModel
+from core.progress import log
 from core.records import Candidate, Message, Turn
-from core.runtime import log, seed_of
 from core.settings import RewriterSettings
 from rewriter.prompts import RewritePrompt, normalized, read_rewrite, search_query, user_turns
 

@@ -12,7 +12,8 @@ from core.chat import completion_ids
 from core.errors import InputError, first_line
 from core.generation import generate, greedy
 from core.gguf import model_folder
-from core.language_model import ModelSpec, check_room
+from core.language_model import check_room
+from core.model_spec import ModelSpec
 from core.records import GeneratedAnswer, GenerationInput, RewardInput, SampledAnswer, Score, Turn
 from core.settings import GeneratorSettings, ScoringSettings
 from rewriter.sampling import sampler, uniform_draws

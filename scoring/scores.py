@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from core.language_model import ModelSpec
+from core.model_spec import ModelSpec
+from core.progress import log
 from core.records import Candidate, GenerationInput, RewardInput, Score, Turn, TurnRecord
-from core.runtime import log
 from core.settings import GeneratorSettings, RunSettings, ScoringSettings
-from core.stages import Stage, run_stage
+from core.stage_runner import run_stage
+from core.stages import Stage
 from retrieval.collection import Collection
 from rewriter.conversations import TurnSet
 from scoring.labels import check_labels, needs_seper, parts_of, settings_read

@@ -7,7 +7,7 @@ from typing import IO, Any
 
 from core.artifacts import read_json, read_json_lines
 from core.errors import InputError
-from core.runtime import log
+from core.progress import log
 from core.stages import truncate_partial_line
 
 

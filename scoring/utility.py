@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from core.artifacts import sha256, write_json
 from core.cli import parse_flags, run_command
 from core.errors import InputError
+from core.progress import Progress, log, set_up_logging
 from core.records import Score
-from core.runtime import Progress, log, set_up_logging
 from core.schema import Positive, Seed, validate
 from core.settings import ModelSettings, RewardSettings, ScoringSettings
 from scoring import grogu

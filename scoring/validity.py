@@ -21,7 +21,7 @@ from pathlib import Path
 from core.artifacts import write_atomic, write_json
 from core.cli import parse_known_flags, read_settings, run_command
 from core.errors import InputError
-from core.runtime import log, set_up_logging
+from core.progress import log, set_up_logging
 from core.schema import Positive, Seed, Validated
 from core.settings import GeneratorSettings, ScoringSettings
 from scoring.items import read_items
@@ -86,7 +86,7 @@ def check_generator(flags: ValidityFlags, words: Sequence[str]) -> None:
         flags: of the command.
         words: flags of settings.
     """
-    from core.language_model import ModelSpec, generator_spec
+    from core.model_spec import ModelSpec, generator_spec
     from scoring.rewards import build_scorer
     from scoring.validity_cases import build_cases, cases_of_items, labelled_turns
     from scoring.validity_report import figures, plot_of, table_of

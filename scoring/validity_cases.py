@@ -7,8 +7,8 @@ from typing import Any
 
 from core.data_sources import SPLITS, data_sources
 from core.errors import InputError
+from core.progress import log
 from core.records import GenerationInput, RewardInput, Turn, ValidityCase
-from core.runtime import log
 from core.settings import Settings
 from retrieval.collection import Collection, open_collections
 from retrieval.engines import PerDatasetRetriever

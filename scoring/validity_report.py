@@ -8,7 +8,7 @@ from typing import Any
 
 from scipy.stats import binomtest, kendalltau
 
-from core.runtime import Progress
+from core.progress import Progress
 from scoring import grogu
 from scoring.answers import abstains, exact_match
 from scoring.validity_cases import ValidityCase

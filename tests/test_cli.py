@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 
 COMMANDS = {  # module -> a flag of it
     "train.dpo": "--pairs.drop_fraction", "train.compare": "--rewards", "train.aggregate_seeds": "--measures",
-    "rewriter.__main__": "--history_words", "rewriter.convert": "--passages",
+    "rewriter.__main__": "--history_words", "rewriter.datasets.__main__": "--passages",
     "retrieval.evaluate": "--by_conversation", "scoring.utility": "--irrelevant_weight",
     "scoring.validity": "--entailment",
 }  # fmt: skip

@@ -180,7 +180,7 @@ def test_processes_share_one_reading_and_one_index(tmp_path):
     many = "".join(json.dumps({"id": f"d{i}", "text": f"text {i} of some words"}) + "\n" for i in range(30_000))
     (tmp_path / "c.jsonl").write_text(many)
     code = (
-        "from core.runtime import set_up_logging; from core.settings import RetrievalSettings\n"
+        "from core.progress import set_up_logging; from core.settings import RetrievalSettings\n"
         "from retrieval.collection import open_collection; from retrieval.engines import build_engine\n"
         "set_up_logging(); collection = open_collection('c.jsonl')\n"
         "print(build_engine(RetrievalSettings(), collection).search(['text 29999'], 1)[0][0].doc)"

@@ -11,10 +11,10 @@ from core.data_sources import DataSource
 from core.errors import InputError
 from core.records import Passage, Turn
 from retrieval.corpus import read_corpus
-from rewriter import mtrag, qrecc, topiocqa
 from rewriter.conversations import load_turns, read_turns
-from rewriter.convert import FULL, check_counts, write_corpus
-from rewriter.convert import main as convert
+from rewriter.datasets import mtrag, qrecc, topiocqa
+from rewriter.datasets.__main__ import FULL, check_counts, write_corpus
+from rewriter.datasets.__main__ import main as convert
 from tests.conftest import ROOT, finish
 from train.evaluation import select_systems
 
@@ -285,7 +285,7 @@ def test_counts_of_the_whole_set(name, split):
 
 
 def test_convert_writes_the_projects_own_form(tmp_path):
-    command = [sys.executable, "-m", "rewriter.convert", "--format", "qrecc", "--split", "test", "--turns", SCAI]
+    command = [sys.executable, "-m", "rewriter.datasets", "--format", "qrecc", "--split", "test", "--turns", SCAI]
     said = finish([*command, "--output", tmp_path / "turns.jsonl"])
     assert "5 turns of 2 conversations, 4 with gold passages" in said
     assert read_turns(tmp_path / "turns.jsonl") == qrecc.read(SCAI)
@@ -308,7 +308,7 @@ def passages(tmp_path):
 
 
 def test_convert_writes_a_domain_of_mtrag(tmp_path, passages):
-    command = [sys.executable, "-m", "rewriter.convert", "--format=mtrag", "--split=test", "--turns", MTRAG]
+    command = [sys.executable, "-m", "rewriter.datasets", "--format=mtrag", "--split=test", "--turns", MTRAG]
     command += ["--qrels", MTRAG_QRELS, "--output", tmp_path / "turns.jsonl", "--passages", passages]
     said = finish([*command, "--corpus", tmp_path / "corpus.jsonl"])
     assert "3 passages" in said and "3 turns of 1 conversations, 2 with gold passages" in said

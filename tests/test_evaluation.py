@@ -6,7 +6,7 @@ import pytest
 
 from core.data_sources import data_sources
 from core.errors import InputError
-from core.language_model import ModelSpec
+from core.model_spec import ModelSpec
 from core.records import EvaluationRecord, GenerationInput, Turn
 from core.stages import load_stage
 from rewriter.conversations import load_turns

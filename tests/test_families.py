@@ -31,8 +31,8 @@ from core.chat import completion_ids, escape_special_tokens
 from core.errors import InputError
 from core.generation import generate, greedy, score_completions
 from core.language_model import PLAIN_TEMPLATE, LanguageModel, load_language_model, load_tokenizer
+from core.progress import log
 from core.records import GenerationInput, RewardInput
-from core.runtime import log
 from core.settings import ScoringSettings
 from rewriter.sampling import sampler
 from scoring.entailment import load_entailment

@@ -13,7 +13,8 @@ import torch
 from core.cache import user_cache
 from core.errors import InputError
 from core.gguf import converted, is_gguf, model_folder
-from core.language_model import ModelSpec, load_language_model
+from core.language_model import load_language_model
+from core.model_spec import ModelSpec
 from core.settings import ScoringSettings
 from scoring.rewards import check_scoring
 from train.policy import check_lora

@@ -48,7 +48,7 @@ LIGHT = (
     "retrieval.analyzer", "scoring.grogu", "scoring.labels",
 )  # fmt: skip
 COMMANDS = (
-    "rewriter.__main__", "rewriter.convert", "retrieval.evaluate", "scoring.utility", "scoring.validity",
+    "rewriter.__main__", "rewriter.datasets.__main__", "retrieval.evaluate", "scoring.utility", "scoring.validity",
     "train.aggregate_seeds", "train.dpo",
     "train.compare",
 )  # fmt: skip

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from core.errors import InputError
-from core.language_model import ModelSpec, generator_spec, load_with_adapters
+from core.model_spec import ModelSpec, generator_spec, load_with_adapters
 from core.settings import GeneratorSettings, RewriterSettings
 
 

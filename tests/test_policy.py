@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from core.errors import InputError
-from core.language_model import ModelSpec, load_language_model, rewriter_spec
+from core.language_model import load_language_model
+from core.model_spec import ModelSpec, rewriter_spec
 from tests.conftest import ROOT, settings_of
 from train.policy import check_lora, check_reference, new_policy
 

@@ -124,7 +124,7 @@ def test_a_failure_in_one_process_ends_the_other(tmp_path, rank):
     script.write_text(
         "from core.errors import InputError\n"
         "from core.cli import run_command\n"
-        "from core.runtime import process, wait_for_all\n"
+        "from core.distributed import process, wait_for_all\n"
         "def main():\n"
         "    wait_for_all()\n"
         f"    if process()[0] == {rank}:\n"

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from core.distributed import lock_run_dir
 from core.errors import InputError
-from core.stages import Stage, load_stage, lock_run_dir, run_stage
+from core.stage_runner import run_stage
+from core.stages import Stage, load_stage
 from tests.conftest import ROOT, lines
 
 NAME = "round-1/scores"
@@ -183,6 +185,8 @@ def test_a_damaged_manifest_is_named(tmp_path, text):
 def test_a_run_folder_is_locked_by_one_process(tmp_path):
     lock_run_dir(tmp_path)
     lock_run_dir(tmp_path)  # again by the same process: nothing
-    code = f"from pathlib import Path; from core.stages import lock_run_dir; lock_run_dir(Path({str(tmp_path)!r}))"
+    code = (
+        f"from pathlib import Path; from core.distributed import lock_run_dir; lock_run_dir(Path({str(tmp_path)!r}))"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode and "another process is at work" in done.stderr

@@ -64,7 +64,7 @@ def test_policy_and_reference_must_start_equal(tmp_path, dtype, tolerated):
     def callback():
         config = DPOConfig(str(tmp_path), use_cpu=True, report_to="none", bf16=False)
         config.bf16 = dtype == "bf16"
-        return ZeroMarginCallback(config)
+        return ZeroMarginCallback("round-1/dpo", config)
 
     with pytest.raises(InputError, match="the reward margin is 0.1 at step 0 and must be 0"):
         callback().on_log(None, None, None, {"rewards/margins": 0.1})

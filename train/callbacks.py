@@ -6,8 +6,9 @@ from pathlib import Path
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
 
 from core.artifacts import write_atomic, write_json
+from core.distributed import process
 from core.errors import InputError
-from core.runtime import Progress, log, process
+from core.progress import Progress, log
 from core.settings import RewriterSettings
 from core.stages import Stage
 from rewriter.adapter_settings import save_adapter_settings
@@ -78,10 +79,12 @@ class ZeroMarginCallback(TrainerCallback):
     """Raises when the first reward margin is not 0: policy and reference must start equal.
 
     Args:
+        name: of the stage.
         config: of the trainer; its first step is logged.
     """
 
-    def __init__(self, config: TrainingArguments):
+    def __init__(self, name: str, config: TrainingArguments):
+        self.name = name
         config.logging_first_step = True
         self.tolerance = 0.05 if config.bf16 or config.fp16 else 1e-4
         self.checked = False
@@ -93,9 +96,9 @@ class ZeroMarginCallback(TrainerCallback):
         self.checked = True
         if abs(margin) > self.tolerance:
             raise InputError(
-                f"dpo: the reward margin is {margin} at step 0 and must be 0; policy and reference differ."
+                f"{self.name}: the reward margin is {margin} at step 0 and must be 0; policy and reference differ."
             )
-        log.info("dpo: reward margin %.4f at step 0", abs(margin))
+        log.info("%s: reward margin %.4f at step 0", self.name, abs(margin))
 
 
 def finish_training(trainer: Trainer, stage: Stage, rows: int, options: RewriterSettings) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from core.cli import parse_known_flags, read_settings, run_command
 from core.errors import InputError
-from core.runtime import set_up_logging
+from core.progress import set_up_logging
 from core.schema import Validated
 from scoring.labels import check_reward_name
 

@@ -17,12 +17,13 @@ if not __package__:  # as a script, train/ is first on the path and not the root
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from core.cli import read_settings, run_command
-from core.runtime import log, set_up_logging, wait_for_all
+from core.distributed import lock_run_dir, wait_for_all
+from core.progress import log, set_up_logging
 from core.settings import RewriterSettings, RunSettings
-from core.stages import Stage, lock_run_dir
+from core.stages import Stage
 
 if TYPE_CHECKING:
-    from core.language_model import ModelSpec
+    from core.model_spec import ModelSpec
 
 
 def train_dpo(
@@ -85,7 +86,7 @@ def train_dpo(
     # ------------------------------------------------------------------ training
     checkpoint = last_checkpoint(checkpoints)
     if checkpoint is None:
-        trainer.add_callback(ZeroMarginCallback(config))
+        trainer.add_callback(ZeroMarginCallback(name, config))
     add_progress(trainer, name)
     trainer.train(resume_from_checkpoint=checkpoint)
     finish_training(trainer, stage, len(rows), options)

@@ -12,12 +12,15 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from core.distributed import process, wait_for_all
 from core.errors import InputError
-from core.language_model import LanguageModel, ModelSpec, check_room, load_with_adapters
+from core.language_model import LanguageModel, check_room
+from core.model_spec import ModelSpec, load_with_adapters
+from core.progress import log
 from core.records import EvaluationRecord, GeneratedAnswer, GenerationInput, SystemResult, Turn
-from core.runtime import log, process, wait_for_all
 from core.settings import EvaluationSettings, Settings
-from core.stages import Stage, run_stage
+from core.stage_runner import run_stage
+from core.stages import Stage
 from retrieval.collection import Collection, identities_of
 from retrieval.engines import PerDatasetRetriever, ranking_config
 from rewriter.conversations import TurnSet

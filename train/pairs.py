@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 
+from core.distributed import process, wait_for_all
 from core.errors import InputError
+from core.progress import log
 from core.records import Candidate, Pair, Turn, TurnRecord
-from core.runtime import log, process, wait_for_all
 from core.settings import PairSettings, RunSettings
 from core.stages import Stage
 from rewriter.conversations import TurnSet

@@ -22,12 +22,13 @@ from functools import cached_property
 from pathlib import Path
 
 from core.data_sources import DataSource, data_sources
+from core.distributed import lock_run_dir, process, use_cores, wait_for_all
 from core.errors import InputError, nearest
-from core.language_model import ModelSpec, generator_spec, rewriter_spec
+from core.model_spec import ModelSpec, generator_spec, rewriter_spec
+from core.progress import log, peak_memory_mb
 from core.records import Pair, TurnRecord
-from core.runtime import log, peak_memory_mb, process, use_cores, wait_for_all
 from core.settings import ROUND_STAGES, Settings, as_plain
-from core.stages import Stage, load_stage, lock_run_dir
+from core.stages import Stage, load_stage
 from retrieval.collection import Collection, open_collections
 from retrieval.rankings import make_rankings
 from rewriter.candidates import make_candidates

@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 
 from core.errors import InputError, first_line
 from core.gguf import model_folder
-from core.language_model import ModelSpec
+from core.model_spec import ModelSpec
 from train.trainer_config import lora_config
 
 

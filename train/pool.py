@@ -10,8 +10,9 @@ from pathlib import Path
 
 from core.artifacts import read_json, write_json
 from core.data_sources import SPLITS, DataSource
+from core.distributed import process, wait_for_all
 from core.errors import InputError
-from core.runtime import log, process, wait_for_all
+from core.progress import log
 from core.settings import RetrievalSettings
 from core.stages import changes
 from retrieval.collection import open_collections

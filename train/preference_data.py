@@ -8,10 +8,11 @@ from datasets import Dataset, load_from_disk
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from core.chat import normalize_messages
+from core.distributed import process, wait_for_all
 from core.errors import InputError
 from core.language_model import stop_ids_of
+from core.progress import log
 from core.records import Pair
-from core.runtime import log, process, wait_for_all
 
 
 def preference_rows(pairs: Iterable[Pair], tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:

@@ -10,8 +10,8 @@ from typing import Any
 from tabulate import tabulate
 
 from core.artifacts import write_atomic, write_json
+from core.progress import log
 from core.records import EvaluationRecord, Turn, group_of
-from core.runtime import log
 from core.settings import Settings
 from core.stages import Stage
 from core.trec import strict_run, write_qrels, write_run

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from core.artifacts import read_json, write_atomic
-from core.runtime import log, process, wait_for_all
+from core.distributed import process, wait_for_all
+from core.progress import log
 from core.settings import Settings
 from scoring.labels import scoring_of
 from scoring.rewards import check_scoring

@@ -6,10 +6,11 @@ from typing import Any
 from datasets import Dataset
 from trl import SFTTrainer
 
-from core.language_model import ModelSpec
-from core.runtime import log, wait_for_all
+from core.distributed import lock_run_dir, wait_for_all
+from core.model_spec import ModelSpec
+from core.progress import log
 from core.settings import RewriterSettings, RunSettings
-from core.stages import Stage, lock_run_dir
+from core.stages import Stage
 from train.callbacks import add_progress, finish_training, last_checkpoint
 from train.policy import new_policy
 from train.preference_data import check_batch, check_rows, sft_rows

@@ -16,7 +16,7 @@ from typing import Any
 
 from core.artifacts import read_json, versions, write_atomic
 from core.cli import run_command
-from core.runtime import log, set_up_logging
+from core.progress import log, set_up_logging
 from core.settings import RetrievalSettings, RewriterSettings
 
 DOCUMENTS = 3

@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from core.artifacts import read_json, versions, write_json
 from core.cli import run_command
-from core.runtime import Progress, log, set_up_logging
+from core.progress import Progress, log, set_up_logging
 from train.tiny_lessons import (
     collate,
     encode,

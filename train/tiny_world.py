@@ -21,7 +21,7 @@ import yaml
 from core.artifacts import read_json, sha256, write_atomic, write_json
 from core.cli import run_command
 from core.errors import InputError
-from core.runtime import log, set_up_logging
+from core.progress import log, set_up_logging
 
 GRAMMAR = Path(__file__).resolve().parents[1] / "configs" / "tiny-world" / "grammar.yaml"
 SPLITS = {"train": (0,), "dev": (1,), "test": (2,), "lm": (3, 4, 5, 6, 7)}

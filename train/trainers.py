@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import Trainer
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from core.runtime import seed_of
+from core.distributed import seed_of
 
 
 class LengthGroupedSampler(Sampler[int]):

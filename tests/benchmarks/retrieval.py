@@ -62,7 +62,7 @@ def opened(folder: Path, passages: int):
 
 def build(folder: Path, passages: int, batches: int) -> dict[str, float]:
     """Read the collection and index it."""
-    from core.runtime import peak_memory_mb
+    from core.progress import peak_memory_mb
     from retrieval.bm25s_index import build_bm25s
 
     read = seconds_of(lambda: opened(folder, passages))
@@ -76,7 +76,7 @@ def search(folder: Path, passages: int, batches: int) -> dict[str, float]:
     """Search, ours and bare bm25s by turns on the same batches."""
     from bm25s import BM25
 
-    from core.runtime import peak_memory_mb
+    from core.progress import peak_memory_mb
     from retrieval.analyzer import build_analyzer
     from retrieval.bm25s_index import BM25sIndex, build_bm25s
 

@@ -14,7 +14,15 @@ from pathlib import Path
 
 from core.errors import InputError
 from core.records import Message, Turn
-from rewriter.published import Fields, Gold, check_overlap, dialogue, gathered, read_gold, read_records
+from rewriter.datasets.field_reader import (
+    FieldReader,
+    Gold,
+    check_overlap,
+    collect_turns,
+    dialogue,
+    read_gold,
+    read_records,
+)
 
 
 def read(path: Path, qrels: Path | None = None) -> list[Turn]:
@@ -29,11 +37,11 @@ def read(path: Path, qrels: Path | None = None) -> list[Turn]:
     """
     gold = read_gold(qrels, gold_of) if qrels else {}
     so_far: dict[int, list[Message]] = {}
-    made = ((record, turn_of(record, gold, so_far)) for record in read_records(path))
-    return check_overlap(gathered(path, made), path, qrels)
+    turns = ((record, turn_of(record, gold, so_far)) for record in read_records(path))
+    return check_overlap(collect_turns(path, turns), path, qrels)
 
 
-def turn_of(record: Fields, gold: Gold, so_far: dict[int, list[Message]]) -> Turn:
+def turn_of(record: FieldReader, gold: Gold, so_far: dict[int, list[Message]]) -> Turn:
     """One turn. Its answer is also its reply: the assistant says it in the turns that follow.
 
     Args:
@@ -72,7 +80,7 @@ def turn_of(record: Fields, gold: Gold, so_far: dict[int, list[Message]]) -> Tur
     )
 
 
-def gold_of(record: Fields) -> tuple[tuple[int, int], dict[str, int]]:
+def gold_of(record: FieldReader) -> tuple[tuple[int, int], dict[str, int]]:
     """Turn and gold passages of a record of SCAI-QReCC."""
     key = (record.number("Conversation_no"), record.number("Turn_no"))
     return key, dict.fromkeys(record.texts("Truth_passages"), 1)

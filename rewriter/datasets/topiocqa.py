@@ -1,7 +1,7 @@
 """TopiOCQA (Adlakha et al., 2022, arXiv 2110.00768) as it is published: conversations that change their topic.
 
 Turns: `topiocqa_train.json` and `topiocqa_dev.json` of the project page (mcgill-nlp.github.io/topiocqa), a JSON list,
-or `data/topiocqa_train.jsonl` and `data/topiocqa_valid.jsonl` of the Hub's `McGill-NLP/TopiOCQA`. Fields:
+or `data/topiocqa_train.jsonl` and `data/topiocqa_valid.jsonl` of the Hub's `McGill-NLP/TopiOCQA`. FieldReader:
 `Conversation_no`, `Turn_no`, `Question`, `Context` (questions and answers before, by turns), `Answer`, `Topic`,
 `Additional_answers` (dev: a list of objects with `Answer`) and, on the Hub, `Gold_passage` with `id`.
 
@@ -14,7 +14,15 @@ the collection, is taken off.
 from pathlib import Path
 
 from core.records import Turn
-from rewriter.published import Fields, Gold, check_overlap, dialogue, gathered, read_gold, read_records
+from rewriter.datasets.field_reader import (
+    FieldReader,
+    Gold,
+    check_overlap,
+    collect_turns,
+    dialogue,
+    read_gold,
+    read_records,
+)
 
 UNANSWERABLE = "UNANSWERABLE"  # written as the answer where the collection has none
 
@@ -35,10 +43,10 @@ def read(path: Path, qrels: Path | None = None) -> list[Turn]:
     gold = read_gold(qrels, gold_of) if qrels else {}
     records = list(read_records(path))
     kinds = kinds_of(records)
-    return check_overlap(gathered(path, ((r, turn_of(r, gold, kinds)) for r in records)), path, qrels)
+    return check_overlap(collect_turns(path, ((r, turn_of(r, gold, kinds)) for r in records)), path, qrels)
 
 
-def turn_of(record: Fields, gold: Gold, kinds: dict[tuple[int, int], str]) -> Turn:
+def turn_of(record: FieldReader, gold: Gold, kinds: dict[tuple[int, int], str]) -> Turn:
     """One turn. Its reply is `Answer`, which is what the assistant says in the turns that follow."""
     key = key_of(record)
     texts = [record.text("Answer", empty=True)]
@@ -56,11 +64,11 @@ def turn_of(record: Fields, gold: Gold, kinds: dict[tuple[int, int], str]) -> Tu
     )
 
 
-def key_of(record: Fields) -> tuple[int, int]:
+def key_of(record: FieldReader) -> tuple[int, int]:
     return record.number("Conversation_no"), record.number("Turn_no")
 
 
-def kinds_of(records: list[Fields]) -> dict[tuple[int, int], str]:
+def kinds_of(records: list[FieldReader]) -> dict[tuple[int, int], str]:
     """(conversation, turn) -> kind, by the topics of a conversation in the order of its turns."""
     topics: dict[int, dict[int, str]] = {}
     for record in records:
@@ -81,23 +89,23 @@ def kinds_of(records: list[Fields]) -> dict[tuple[int, int], str]:
     return kinds
 
 
-def own_gold(record: Fields) -> dict[str, int]:
+def own_gold(record: FieldReader) -> dict[str, int]:
     """The passage that the record itself names."""
     passage = record.values.get("Gold_passage")
     if passage is None:
         return {}
     if not isinstance(passage, dict):
         record.refuse("Gold_passage", "an object with `id`")
-    return {passage_id(Fields(f"{record.place}, `Gold_passage`", passage), "id"): 1}
+    return {passage_id(FieldReader(f"{record.place}, `Gold_passage`", passage), "id"): 1}
 
 
-def gold_of(record: Fields) -> tuple[tuple[int, int], dict[str, int]]:
+def gold_of(record: FieldReader) -> tuple[tuple[int, int], dict[str, int]]:
     """Turn and gold passage of a record of `gold_passages_info`."""
     passages = record.objects("positive_ctxs")
     key = (record.number("conv_id"), record.number("turn_id"))
     return key, {passage_id(passage, "passage_id"): 1 for passage in passages[:1]}
 
 
-def passage_id(record: Fields, name: str) -> str:
+def passage_id(record: FieldReader, name: str) -> str:
     value = record.values.get(name)
     return str(value) if type(value) is int else record.text(name).removeprefix("wiki:")

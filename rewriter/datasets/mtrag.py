@@ -21,7 +21,7 @@ from core.artifacts import json_object
 from core.errors import InputError
 from core.records import Message, Passage, Turn
 from core.trec import read_qrels
-from rewriter.published import Fields, gathered, read_records
+from rewriter.datasets.field_reader import FieldReader, collect_turns, read_records
 
 ROLES = {"user": "user", "agent": "assistant"}
 ANSWERED = {"ANSWERABLE", "PARTIAL"}  # elsewhere the target says that there is no answer, or makes conversation
@@ -49,10 +49,10 @@ def read(path: Path, qrels: Path | None = None) -> list[Turn]:
                 "the task ids look like `<conversation><::><turn>`; take both files from one state of the repository."
             )
         tasks = [task for task in tasks if collection_of(task) in domain]
-    return gathered(path, ((task, turn_of(task, gold, rewrites)) for task in tasks))
+    return collect_turns(path, ((task, turn_of(task, gold, rewrites)) for task in tasks))
 
 
-def turn_of(task: Fields, gold: dict[str, dict[str, int]], rewrites: dict[str, str]) -> Turn:
+def turn_of(task: FieldReader, gold: dict[str, dict[str, int]], rewrites: dict[str, str]) -> Turn:
     """One turn. Its reply is the target: the assistant's reply, as reviewers corrected it, apologies included."""
     name, conversation = task.text("task_id"), task.text("conversation_id")
     messages = [message_of(one) for one in task.objects("input")]
@@ -73,14 +73,14 @@ def turn_of(task: Fields, gold: dict[str, dict[str, int]], rewrites: dict[str, s
     )
 
 
-def message_of(record: Fields) -> Message:
+def message_of(record: FieldReader) -> Message:
     speaker = record.text("speaker")
     if speaker not in ROLES:
         record.refuse("speaker", "`user` or `agent`")
     return {"role": ROLES[speaker], "content": record.text("text")}
 
 
-def collection_of(task: Fields) -> str:
+def collection_of(task: FieldReader) -> str:
     return task.text("Collection")
 
 
@@ -111,7 +111,7 @@ def read_passages(path: Path) -> Iterator[Passage]:
         InputError: the file cannot be read, or a line is not usable (file, line, field, value).
     """
     for number, line in enumerate(passage_lines(path), 1):
-        record = Fields(f"{path}:{number}", json_object(line, f"{path}:{number}"))
+        record = FieldReader(f"{path}:{number}", json_object(line, f"{path}:{number}"))
         yield Passage(record.text("_id"), record.text("text", empty=True), record.text("title", empty=True))
 
 

@@ -1,4 +1,4 @@
-"""What the readers of published data sets share: records with their place, checked fields, gold passages."""
+"""What the readers of published data sets share: checked fields of records, gold passages."""
 
 import json
 import re
@@ -17,8 +17,8 @@ NUMBERS = re.compile(r"(\d+)[_-](\d+)$")  # of the query ids `12_3`, `12-3` and 
 
 
 @dataclass(frozen=True)
-class Fields:
-    """One record of a published file; every reading checks, and an error begins with `place`."""
+class FieldReader:
+    """A record of a published file. Each method checks a field; an error begins with `place`."""
 
     place: str
     values: dict[str, Any]
@@ -56,23 +56,23 @@ class Fields:
             self.refuse(name, "a list of texts")
         return value
 
-    def objects(self, name: str) -> list["Fields"]:
+    def objects(self, name: str) -> list["FieldReader"]:
         """A list of objects."""
         value = self.values.get(name)
-        if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             self.refuse(name, "a list of objects")
-        return [Fields(f"{self.place}, `{name}` {number}", one) for number, one in enumerate(value, 1)]
+        return [FieldReader(f"{self.place}, `{name}` {number}", item) for number, item in enumerate(value, 1)]
 
 
-def read_records(path: Path) -> Iterator[Fields]:
+def read_records(path: Path) -> Iterator[FieldReader]:
     """The records of a published file: one JSON list, or one JSON object a line.
 
     Raises:
         InputError: the file is no JSON, or holds something else than objects (names file and line or record).
     """
-    if first_sign(path) != "[":
+    if first_character(path) != "[":
         for line, record in read_json_lines(path):
-            yield Fields(f"{path}:{line}", record)
+            yield FieldReader(f"{path}:{line}", record)
         return
     try:
         records = json.loads(text_of(path))
@@ -88,11 +88,11 @@ def read_records(path: Path) -> Iterator[Fields]:
             json.dumps(record, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             raise InputError(f"{place}: half a character (a lone surrogate) in a text.") from error
-        yield Fields(place, record)
+        yield FieldReader(place, record)
 
 
-def first_sign(path: Path) -> str:
-    """The first sign of a file that is no blank; nothing where there is none."""
+def first_character(path: Path) -> str:
+    """The first character of a file that is not white space; empty where there is none."""
     with path.open("rb") as handle:
         return handle.read(1 << 12).removeprefix(b"\xef\xbb\xbf").lstrip()[:1].decode("latin-1")
 
@@ -109,7 +109,7 @@ def text_of(path: Path) -> str:
         raise InputError(f"{path}: not UTF-8 text (byte {error.start}: {error.reason}).") from error
 
 
-def dialogue(record: Fields, name: str) -> tuple[Message, ...]:
+def dialogue(record: FieldReader, name: str) -> tuple[Message, ...]:
     """Messages from a list `[question, answer, question, answer, ...]`; an empty answer is left out.
 
     Raises:
@@ -122,18 +122,18 @@ def dialogue(record: Fields, name: str) -> tuple[Message, ...]:
     return tuple({"role": roles[i % 2], "content": text} for i, text in enumerate(texts) if text.strip())
 
 
-def gathered(path: Path, made: Iterable[tuple[Fields, Turn]]) -> list[Turn]:
+def collect_turns(path: Path, pairs: Iterable[tuple[FieldReader, Turn]]) -> list[Turn]:
     """The turns of a file, in its order.
 
     Args:
         path: the file, for the message.
-        made: each record with its turn.
+        pairs: each record with its turn.
 
     Raises:
         InputError: an id stands twice, or there is no turn.
     """
     turns: dict[str, Turn] = {}
-    for record, turn in made:
+    for record, turn in pairs:
         if turn.id in turns:
             raise InputError(f"{record.place}: the turn `{turn.id}` stands twice; a file holds each turn once.")
         turns[turn.id] = turn
@@ -142,7 +142,7 @@ def gathered(path: Path, made: Iterable[tuple[Fields, Turn]]) -> list[Turn]:
     return list(turns.values())
 
 
-def read_gold(path: Path, gold_of: Callable[[Fields], tuple[tuple[int, int], dict[str, int]]]) -> Gold:
+def read_gold(path: Path, gold_of: Callable[[FieldReader], tuple[tuple[int, int], dict[str, int]]]) -> Gold:
     """Gold passages by conversation and turn, from a JSON file of the data set or from qrels.
 
     Args:
@@ -152,18 +152,18 @@ def read_gold(path: Path, gold_of: Callable[[Fields], tuple[tuple[int, int], dic
     Raises:
         InputError: a record or a line is not usable.
     """
-    found: Gold = {}
-    if first_sign(path) in ("[", "{"):
+    gold: Gold = {}
+    if first_character(path) in ("[", "{"):
         for record in read_records(path):
             key, documents = gold_of(record)
-            found.setdefault(key, {}).update(documents)
-        return found
+            gold.setdefault(key, {}).update(documents)
+        return gold
     for query, documents in read_qrels(path).items():
         numbers = NUMBERS.search(query)
         if numbers is None:
             raise InputError(f"{path}: the query id `{query}` does not end in `<conversation>_<turn>`.")
-        found[int(numbers[1]), int(numbers[2])] = documents
-    return found
+        gold[int(numbers[1]), int(numbers[2])] = documents
+    return gold
 
 
 def check_overlap(turns: list[Turn], path: Path, qrels: Path | None) -> list[Turn]:

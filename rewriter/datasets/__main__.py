@@ -1,11 +1,11 @@
 """Write a published data set as `turns.jsonl`, and check that it is all there.
 
-    python -m rewriter.convert --format topiocqa --split test --turns topiocqa_dev.json --qrels gold_dev.json \\
+    python -m rewriter.datasets --format topiocqa --split test --turns topiocqa_dev.json --qrels gold_dev.json \\
       --output turns.jsonl --full
 
 For MTRAG, it writes the collection of a domain too (docs/mtrag.md):
 
-    python -m rewriter.convert --format mtrag --split test --turns reference.jsonl --qrels clapnq/qrels/dev.tsv \\
+    python -m rewriter.datasets --format mtrag --split test --turns reference.jsonl --qrels clapnq/qrels/dev.tsv \\
       --output turns.jsonl --passages clapnq.jsonl.zip --corpus corpus.jsonl
 """
 
@@ -18,11 +18,11 @@ from typing import Literal
 from core.artifacts import write_atomic
 from core.cli import parse_flags, run_command
 from core.errors import InputError
+from core.progress import log, set_up_logging
 from core.records import Turn, to_json_dict
-from core.runtime import log, set_up_logging
 from core.schema import Validated
-from rewriter.conversations import READERS
-from rewriter.mtrag import read_passages
+from rewriter.datasets import READERS
+from rewriter.datasets.mtrag import read_passages
 
 # Turns of the whole set; of QReCC, those with gold passages; of MTRAG, the tasks of all four domains.
 FULL = {

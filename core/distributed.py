@@ -1,25 +1,22 @@
-"""Logging, progress, seeds, processes, peak memory: how a long run shows itself."""
+"""Processes and threads: ranks, barriers, seeds that no process decides, and the lock of a run folder."""
 
 import hashlib
-import logging
 import os
-import resource
 import shlex
 import sys
-import time
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tqdm import tqdm
+from filelock import FileLock, Timeout
 
 from core.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from accelerate import PartialState
 
-log = logging.getLogger("rewriter")
-LOG_EVERY = 15.0  # seconds between progress lines without a terminal
 LONGEST_WAIT = timedelta(days=1)  # for another process; a failed one ends the run at once
+_LOCKS: dict[Path, FileLock] = {}
 
 
 def process() -> tuple[int, int]:
@@ -71,17 +68,25 @@ def check_launch() -> None:
     )
 
 
-def set_up_logging() -> None:
-    """One format, INFO on rank 0; errors alone, and no bars, elsewhere."""
-    first = process()[0] == 0
-    if not first or not sys.stderr.isatty():  # bars make no lines in a log
-        for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"):
-            os.environ.setdefault(name, "1")
-    logging.basicConfig(
-        level=logging.INFO if first else logging.ERROR, format="%(message)s", stream=sys.stdout, force=True
-    )
-    for noisy in ("httpx", "datasets", "transformers", "torch", "accelerate", "faiss"):
-        logging.getLogger(noisy).setLevel(logging.WARNING if first else logging.ERROR)
+def lock_run_dir(run_dir: Path) -> None:
+    """Keep other processes out of a run folder until this one ends. Only rank 0 takes the lock.
+
+    Raises:
+        InputError: another process works in the folder, or it cannot be a folder.
+    """
+    if process()[0] != 0 or run_dir.resolve() in _LOCKS:
+        return
+    lock = FileLock(run_dir / ".lock", blocking=False)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        raise InputError(
+            f"another process is at work in {run_dir}; wait for it, or use another `--run.dir`."
+        ) from error
+    except OSError as error:
+        raise InputError(f"`run.dir`: {run_dir} cannot hold a run ({error.strerror}); name another folder.") from error
+    _LOCKS[run_dir.resolve()] = lock
 
 
 def use_cores(threads: int | None = None) -> None:
@@ -96,56 +101,6 @@ def use_cores(threads: int | None = None) -> None:
     torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // here))
 
 
-class Progress:
-    """A bar on a terminal, a plain line every few seconds elsewhere; both with rate and time left.
-
-    Args:
-        name: stage.
-        total: number of items.
-        unit: what is counted.
-    """
-
-    def __init__(self, name: str, total: int, unit: str = "turns"):
-        self.name, self.total, self.unit, self.count, self.known = name, total, unit, 0, 0
-        self.start = self.said = time.monotonic()
-        quiet = process()[0] != 0
-        self.bar = tqdm(total=total, desc=name, unit=unit, leave=False) if sys.stderr.isatty() and not quiet else None
-
-    def already(self, number: int) -> None:
-        """Count items that were done before; the rate leaves them out."""
-        self.count += number
-        self.known += number
-        if self.bar is not None:
-            self.bar.initial += number
-            self.bar.update(number)
-
-    def advance(self, number: int = 1) -> None:
-        self.count += number
-        if self.bar is not None:
-            self.bar.update(number)
-        elif time.monotonic() - self.said >= LOG_EVERY:
-            self.said = time.monotonic()
-            rate = (self.count - self.known) / (self.said - self.start)
-            left = (self.total - self.count) / rate if rate else float("inf")
-            log.info("%s: %d/%d %s, %.1f/s, %.0f s left", self.name, self.count, self.total, self.unit, rate, left)
-
-    def close(self) -> None:
-        if self.bar is not None:
-            self.bar.close()
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
 def seed_of(*parts: object) -> int:
     """A 63-bit seed that depends on every part and on nothing else (not on the process, the batch or the order)."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
-
-
-def peak_memory_mb() -> float:
-    """Largest resident memory of this process so far, in MB."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
