@@ -15,7 +15,6 @@ from pathlib import Path
 from core.cli import parse_flags, run_command
 from core.errors import InputError
 from core.progress import Progress
-from core.records import Turn
 from core.schema import Dtype, NonNegative, Positive, Validated
 from core.settings import RewriterSettings
 from rewriter.adapter_settings import load_adapter_settings
@@ -69,23 +68,14 @@ def main(argv: list[str] | None = None) -> None:
     flags = parse_flags(RewriterFlags, __doc__, argv)
     options, turns = rewriter_options(flags), read_turns(flags.input) if flags.input else []
 
-    from core.language_model import check_room
-    from core.model_spec import rewriter_spec
-    from rewriter.prompts import RewritePrompt, search_query
-    from rewriter.sampling import greedy_rewrites
+    from rewriter.rewriter import Rewriter
 
-    prompt, lm = RewritePrompt.of(options), rewriter_spec(options).load()
-    check_room(lm, options.max_new_tokens, "--max_new_tokens")
-
-    def queries_of(batch: list[Turn]) -> list[str]:
-        rewrites = greedy_rewrites(lm, batch, options, prompt)
-        return [search_query(turn.question, text, options) for turn, text in zip(batch, rewrites, strict=True)]
-
+    rewriter = Rewriter.from_settings(options)
     if flags.input:
         with Progress("rewrite", len(turns)) as progress:
             for start in range(0, len(turns), BATCH_SIZE):
                 batch = turns[start : start + BATCH_SIZE]
-                for turn, query in zip(batch, queries_of(batch), strict=True):
+                for turn, query in zip(batch, rewriter.queries(batch), strict=True):
                     print(json.dumps({"id": turn.id, "query": query}, ensure_ascii=False))
                 progress.advance(len(batch))
         return
@@ -94,9 +84,7 @@ def main(argv: list[str] | None = None) -> None:
     print("Ask; then give the assistant's answer, for the next question to refer to. An empty question ends.")
     try:
         while question := input("question: ").strip():
-            turn = Turn("prompt", tuple(history), question)
-            (query,) = queries_of([turn])
-            print(f"query:    {query}")
+            print(f"query:    {rewriter.rewrite(history, question)}")
             history += [
                 {"role": "user", "content": question},
                 {"role": "assistant", "content": input("answer:   ").strip()},
