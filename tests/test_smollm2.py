@@ -30,6 +30,7 @@ def test_six_turns_from_end_to_end(tmp_path):
         "--data.development_share", "0", "--rewriter.n", "4", "--rewriter.max_new_tokens", "24",
         "--generator.max_new_tokens", "12", "--pairs.drop_fraction", "0", "--sft.num_train_epochs", "1",
         "--dpo.num_train_epochs", "1", "--run.max_failed_fraction", "0.5",
+        "--evaluation.systems", "[original, dpo, reference]",
     ]  # fmt: skip
     output = finish(command)
     turns = lines(run / "round-1/candidates")
