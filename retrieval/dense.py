@@ -5,8 +5,8 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import faiss
 import numpy as np
 
 from core.artifacts import write_json
@@ -16,11 +16,7 @@ from core.progress import Progress, log
 from core.records import Hit
 from core.settings import RetrievalSettings
 from retrieval.collection import Collection
-
-if TYPE_CHECKING:
-    import faiss
-
-    from retrieval.encoder import Encoder
+from retrieval.encoder import Encoder
 
 SHARD = 8192  # passages; the most that an interrupted process loses
 HNSW_LINKS, HNSW_CONSTRUCTION, HNSW_SEARCH = 32, 200, 128  # neighbours; candidates while building and searching
@@ -36,7 +32,7 @@ class DenseRetriever:
         ids_of: rows -> document ids.
     """
 
-    def __init__(self, encoder: "Encoder", index: "faiss.Index | None", ids_of: Callable[[Sequence[int]], list[str]]):
+    def __init__(self, encoder: Encoder, index: faiss.Index | None, ids_of: Callable[[Sequence[int]], list[str]]):
         self.encoder, self.index, self.ids_of = encoder, index, ids_of
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -60,14 +56,8 @@ def build_dense(settings: RetrievalSettings, collection: Collection) -> DenseRet
     """The dense engine over a collection; vectors and index are computed first if the cache does not have them.
 
     Raises:
-        InputError: the encoder cannot be loaded, or faiss or sentence-transformers is not installed.
+        InputError: the encoder cannot be loaded.
     """
-    try:
-        import faiss  # noqa: F401  before hours are spent on vectors
-
-        from retrieval.encoder import Encoder
-    except ImportError as error:
-        raise InputError(f"`retrieval.engine dense`: {error}; install it with pip install -e '.[dense]'") from error
     encoder = Encoder(
         settings.encoder, settings.pooling, settings.normalize, settings.query_prefix, settings.passage_prefix,
         settings.max_length, settings.dtype, settings.batch_tokens,
@@ -75,13 +65,13 @@ def build_dense(settings: RetrievalSettings, collection: Collection) -> DenseRet
     return DenseRetriever(encoder, load_index(settings.faiss, collection, encoder), collection.ids)
 
 
-def embeddings_folder(collection: Collection, encoder: "Encoder") -> Path:
+def embeddings_folder(collection: Collection, encoder: Encoder) -> Path:
     """The cache folder of a collection's vectors by an encoder: `dense-<hash of the encoder's config>`."""
     key = hashlib.sha256(json.dumps(encoder.config, sort_keys=True).encode()).hexdigest()[:16]
     return collection.folder / f"dense-{key}"
 
 
-def encode_corpus(collection: Collection, encoder: "Encoder", shard_size: int = SHARD) -> list[Path]:
+def encode_corpus(collection: Collection, encoder: Encoder, shard_size: int = SHARD) -> list[Path]:
     """Encode the passages of a collection into shards; existing shards are kept.
 
     Shard n holds the rows from n x `shard_size` on, float32 [rows, dimension], in `shard-<n>.npy`. Processes, of one
@@ -121,7 +111,7 @@ def read_texts(collection: Collection, size: int) -> Iterator[list[str]]:
         yield texts
 
 
-def save_vectors(file: Path, encoder: "Encoder", texts: Sequence[str]) -> None:
+def save_vectors(file: Path, encoder: Encoder, texts: Sequence[str]) -> None:
     """Encode passages and write their vectors."""
     with file.open("wb") as handle:
         np.save(handle, encoder.encode_passages(texts), allow_pickle=False)
@@ -139,7 +129,7 @@ def load_shard(file: Path) -> np.ndarray:
         raise InputError(f"{file} is damaged ({error}); delete it and start the same command again.") from error
 
 
-def load_index(kind: str, collection: Collection, encoder: "Encoder", shard_size: int = SHARD) -> "faiss.Index | None":
+def load_index(kind: str, collection: Collection, encoder: Encoder, shard_size: int = SHARD) -> faiss.Index | None:
     """The FAISS index of a collection, memory-mapped; built first, with the vectors, if the cache does not have it.
 
     Args:
@@ -154,8 +144,6 @@ def load_index(kind: str, collection: Collection, encoder: "Encoder", shard_size
     Raises:
         InputError: the file of the index or of a shard is damaged.
     """
-    import faiss
-
     if not len(collection):
         return None
     file = embeddings_folder(collection, encoder) / f"{kind}.faiss"
@@ -171,7 +159,7 @@ def load_index(kind: str, collection: Collection, encoder: "Encoder", shard_size
         ) from error
 
 
-def build_index(kind: str, shards: Sequence[Path], total: int) -> "faiss.Index":
+def build_index(kind: str, shards: Sequence[Path], total: int) -> faiss.Index:
     """Build an index of vectors.
 
     IVF has about 4 sqrt(n) lists; a query searches 1 in 32 of them and at least 16. HNSW and IVF expect normalized
@@ -185,8 +173,6 @@ def build_index(kind: str, shards: Sequence[Path], total: int) -> "faiss.Index":
     Raises:
         InputError: a shard is damaged, or the shards have more or fewer rows.
     """
-    import faiss
-
     dimension = load_shard(shards[0]).shape[1]
     if kind == "flat":
         index = faiss.IndexFlatIP(dimension)

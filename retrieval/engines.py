@@ -5,6 +5,7 @@ from typing import Any
 
 from core.cache import model_identity
 from core.data_sources import by_data_set
+from core.errors import InputError
 from core.progress import log
 from core.records import Hit
 from core.settings import RetrievalSettings
@@ -12,7 +13,6 @@ from retrieval.analyzer import build_analyzer
 from retrieval.bm25 import RankBM25
 from retrieval.bm25s_index import build_bm25s
 from retrieval.collection import Collection
-from retrieval.dense import build_dense
 from retrieval.hybrid import ReciprocalRankFusion
 from retrieval.lucene import build_lucene
 from retrieval.retriever import Retriever
@@ -59,8 +59,13 @@ def build_engine(settings: RetrievalSettings, collection: Collection, name: str 
         return RankBM25(collection.passages(), analyzer, settings.k1, settings.b, settings.bm25_variant)
     if name == "http":
         return connect(settings)
-    builders = {"bm25s": build_bm25s, "dense": build_dense, "lucene": build_lucene}
-    return builders[name](settings, collection)
+    if name == "dense":
+        try:
+            from retrieval.dense import build_dense  # needs optional packages
+        except ImportError as error:
+            raise InputError(f"`retrieval.engine dense`: {error}; install it: pip install -e '.[dense]'") from error
+        return build_dense(settings, collection)
+    return {"bm25s": build_bm25s, "lucene": build_lucene}[name](settings, collection)
 
 
 class PerDatasetRetriever:

@@ -13,7 +13,8 @@ from filelock import FileLock
 from core.cli import read_settings
 from core.errors import InputError
 from core.settings import RetrievalSettings
-from retrieval.dense import DenseRetriever, build_dense, embeddings_folder, encode_corpus, load_index
+from retrieval.dense import DenseRetriever, embeddings_folder, encode_corpus, load_index
+from retrieval.engines import build_engine
 from tests.conftest import ROOT
 from tests.fakes import ListCollection, NumberEncoder, numbers
 
@@ -142,6 +143,7 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
     for package in ("faiss", "sentence_transformers"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, package, None)
-            patch.delitem(sys.modules, "retrieval.encoder", raising=False)
+            for module in ("retrieval.encoder", "retrieval.dense"):
+                patch.delitem(sys.modules, module, raising=False)
             with pytest.raises(InputError, match=rf"{package}.*pip install -e '\.\[dense\]'"):
-                build_dense(RetrievalSettings(engine="dense", encoder="somewhere"), collection)
+                build_engine(RetrievalSettings(engine="dense", encoder="somewhere"), collection)

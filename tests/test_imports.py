@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from graphlib import TopologicalSorter
 
 import pytest
 
@@ -22,6 +23,39 @@ def imported(path):
             yield node.module.partition(".")[0]
         elif isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
+
+
+def module_of(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_no_import_cycles():
+    """Between files, of the imports at their top."""
+    files = {module_of(path): path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py")}
+    graph = {}
+    for module, path in files.items():
+        nodes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom):
+                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        graph[module] = names & files.keys() - {module}
+    assert "core.records" in graph["train.pipeline"]
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the cycle
+
+
+def test_imports_inside_functions_are_few():
+    """A command parses its flags before it imports what does the work; optional packages are imported when used."""
+    inside = {
+        (path.name, node.lineno)
+        for package in MAY_IMPORT
+        for path in (ROOT / package).rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    assert len(inside) <= 25, sorted(inside)
 
 
 def test_imports_go_one_way():
