@@ -115,3 +115,17 @@ def versions() -> dict[str, str]:
     root = Path(__file__).resolve().parents[1]
     git = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     return installed | ({"commit": git.stdout.strip()} if git.returncode == 0 else {})
+
+
+def truncate_partial_line(path: Path) -> None:
+    """Remove a last line without its line end, left by a kill or a full disk."""
+    if not path.exists():
+        return
+    with path.open("rb+") as handle:
+        size = handle.seek(0, 2)
+        if size == 0:
+            return
+        handle.seek(size - 1)
+        if handle.read() != b"\n":
+            handle.seek(0)
+            handle.truncate(handle.read().rfind(b"\n") + 1)

@@ -247,6 +247,11 @@ class GenerationInput:
     def without_documents(self) -> "GenerationInput":
         return GenerationInput(self.history, self.question, ())
 
+    @property
+    def single_documents(self) -> list["GenerationInput"]:
+        """The same question with each document alone."""
+        return [GenerationInput(self.history, self.question, (document,)) for document in self.documents]
+
 
 @dataclass(frozen=True)
 class GeneratedAnswer:
@@ -275,7 +280,7 @@ class RewardInput:
     `scores` are the retriever's scores. `reply` is the assistant's reply in the chat log, empty where there is none.
     """
 
-    reading: GenerationInput
+    generation_input: GenerationInput
     relevant: tuple[bool, ...] | None = None
     answers: tuple[str, ...] = ()
     scores: tuple[float, ...] = ()

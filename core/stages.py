@@ -13,7 +13,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from core.artifacts import json_object, read_json, sha256, versions, write_atomic, write_json
+from core.artifacts import (
+    json_object,
+    read_json,
+    sha256,
+    truncate_partial_line,
+    versions,
+    write_atomic,
+    write_json,
+)
 from core.distributed import process
 from core.errors import InputError
 from core.records import to_json_dict
@@ -208,17 +216,3 @@ def load_stage(run_dir: Path, name: str, record_type: type | None = None) -> Sta
     stage = Stage(run_dir, name, plan["settings"], plan["inputs"], record_type)
     stage.check_files()
     return stage
-
-
-def truncate_partial_line(path: Path) -> None:
-    """Remove a last line without its line end, left by a kill or a full disk."""
-    if not path.exists():
-        return
-    with path.open("rb+") as handle:
-        size = handle.seek(0, 2)
-        if size == 0:
-            return
-        handle.seek(size - 1)
-        if handle.read() != b"\n":
-            handle.seek(0)
-            handle.truncate(handle.read().rfind(b"\n") + 1)

@@ -11,16 +11,21 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
+from core.artifacts import write_atomic
+from core.cli import read_settings
 from core.data_sources import data_sources
 from core.errors import InputError
+from core.progress import log
 from core.records import Score, TurnRecord
 from core.settings import ScoringSettings, Settings
 from core.stages import load_stage
+from core.tables import format_number, markdown_table
 from retrieval.collection import open_collections
 from retrieval.engines import PerDatasetRetriever
 from rewriter.conversations import load_turns
 from scoring import grogu
-from scoring.references import reciprocal_rank
+from scoring.baselines import reciprocal_rank
+from scoring.validity import ValidityFlags
 
 DEPTH = 10  # of the rankings from which reciprocal ranks are taken
 
@@ -124,11 +129,25 @@ def grogu_value(score: Score, reward: str, rule: ScoringSettings) -> float | Non
 
 def order_table(orders: dict[str, dict[str, float | int | None]]) -> str:
     """The figures in Markdown."""
-    lines = [
-        "| reward | candidate pairs | ordered as by reciprocal rank | MRR@10 of the best | of the worst | of all |",
-        "|---|---|---|---|---|---|",
+    header = [
+        "reward", "candidate pairs", "ordered as by reciprocal rank", "MRR@10 of the best", "of the worst", "of all",
+    ]  # fmt: skip
+    rows = [
+        [name, str(order["pairs"]), *(format_number(order[key]) for key in ("share", "best", "worst", "mean"))]
+        for name, order in orders.items()
     ]
-    for name, order in orders.items():
-        cells = ["" if order[key] is None else f"{order[key]:.3f}" for key in ("share", "best", "worst", "mean")]
-        lines.append(f"| {name} | {order['pairs']} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return markdown_table(header, rows)
+
+
+def show_pair_order(flags: ValidityFlags, words: Sequence[str]) -> None:
+    """Print how the rewards of a run order the candidates of its labelled training turns.
+
+    Args:
+        flags: of `scoring.validity`.
+        words: flags of settings.
+    """
+    settings = read_settings("", ["--config", str(flags.config), *words, "--run.dir", str(flags.run)])
+    table = order_table(pair_orders(settings))
+    log.info("\n%s", table)
+    if flags.output:
+        write_atomic(flags.output / "pair_order.md", table)

@@ -7,14 +7,15 @@ from typing import Any
 
 from core.model_spec import ModelSpec
 from core.progress import log
-from core.records import Candidate, GenerationInput, RewardInput, Score, Turn, TurnRecord
+from core.records import Candidate, GenerationInput, RewardInput, Turn, TurnRecord
 from core.settings import GeneratorSettings, RunSettings, ScoringSettings
 from core.stage_runner import run_stage
 from core.stages import Stage
 from retrieval.collection import Collection
 from rewriter.conversations import TurnSet
-from scoring.labels import check_labels, needs_seper, parts_of, settings_read
-from scoring.rewards import Scorer, build_scorer, weighted
+from scoring.combine import combine
+from scoring.registry import check_labels, component_rewards, needs_seper, relevant_settings
+from scoring.scorer import Scorer, build_scorer
 
 BATCH_SIZE = 8  # turns whose document lists are scored, and saved, together
 
@@ -44,9 +45,9 @@ def make_scores(
     Raises:
         InputError: the turns lack the labels that the reward needs, or too many records failed.
     """
-    rewards = parts_of(scoring)
+    rewards = component_rewards(scoring)
     check_labels(list(turns), scoring, "`data.train`")
-    settings = settings_read(scoring) | asdict(generator)
+    settings = relevant_settings(scoring) | asdict(generator)
     for other in ("batch_tokens", "model", "adapter"):
         del settings[other]
     inputs = {"rankings": rankings.identity, "turns": turns.fingerprint, "model": model.fingerprint}
@@ -100,7 +101,7 @@ def score_records(
     scored = iter(scorer.scores([each for lists in keyed for _, each in lists.values()], rewards))
     results = []
     for record, lists in zip(records, keyed, strict=True):
-        scores = combine([next(scored) for _ in lists], rewards, scoring)
+        scores = combine([next(scored) for _ in lists], scoring)
         by_id = {list_id: score for (list_id, _), score in zip(lists.values(), scores, strict=True)}
         candidates = []
         for candidate in record.candidates:
@@ -130,18 +131,6 @@ def reward_input_of(turn: Turn, candidate: Candidate, question: str, collection:
         tuple(hit.score for hit in candidate.documents),
         turn.logged_reply,
     )
-
-
-def combine(scores: list[dict[str, Score]], rewards: list[str], scoring: ScoringSettings) -> list[Score]:
-    """One score for each document list of a turn: the reward's, or the weighted sum of several."""
-    if scoring.reward != "weighted":
-        return [by_reward[rewards[0]] for by_reward in scores]
-    parts = [{name: score.value for name, score in by_reward.items()} for by_reward in scores]
-    errors = [next((score.error for score in by_reward.values() if score.error), None) for by_reward in scores]
-    return [
-        replace(by_reward[rewards[0]], value=value, parts=part, error=error)
-        for by_reward, value, part, error in zip(scores, weighted(parts, scoring.weights), parts, errors, strict=True)
-    ]
 
 
 def summarize(records: Iterable[TurnRecord]) -> dict[str, Any]:

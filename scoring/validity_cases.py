@@ -13,7 +13,7 @@ from core.settings import Settings
 from retrieval.collection import Collection, open_collections
 from retrieval.engines import PerDatasetRetriever
 from rewriter.conversations import load_turns
-from scoring.items import as_item
+from scoring.utility_io import parse_item
 
 LISTS = ("gold", "without")  # the two lists of each case; then, with a collection, `random` and `retrieved`
 
@@ -90,8 +90,11 @@ def cases_of_items(items: Sequence[dict[str, Any]], seed: int) -> list[ValidityC
         if gold and others:
             place = rng.randrange(len(others))
             lists = {"gold": [*others[:place], gold[0], *others[place:-1]], "without": others}
-            made = {name: as_item(item | {"passages": passages}) for name, passages in lists.items()}
-            cases.append(ValidityCase(f"{number} {item.get('example_id', '')}".strip(), made))
+            inputs = {
+                name: parse_item(item | {"passages": passages}, f"item {number}", "validity").reward_input
+                for name, passages in lists.items()
+            }
+            cases.append(ValidityCase(f"{number} {item.get('example_id', '')}".strip(), inputs))
     if not cases:
         raise InputError("no item has both a passage with `is_relevant` true and one with false.")
     if len(cases) < len(items):

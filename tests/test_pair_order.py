@@ -58,7 +58,8 @@ def run(tmp_path):
 def test_the_reward_of_a_run(run):
     orders = pair_orders(run("--scoring.reward", "udcg", scores=(0.1, 0.7)))
     assert orders == {"udcg": {"pairs": 1, "share": 0.0, "best": 0.0, "worst": 1.0, "mean": 0.5}}
-    assert "| udcg | 1 | 0.000 | 0.000 | 1.000 | 0.500 |" in order_table(orders)
+    cells = [cell.strip() for cell in order_table(orders).splitlines()[2].strip("|").split("|")]
+    assert cells == ["udcg", "1", "0.000", "0.000", "1.000", "0.500"]
 
 
 def test_every_grogu_reward_from_token_statistics(run):

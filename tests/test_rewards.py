@@ -10,10 +10,11 @@ from core.chat import completion_ids
 from core.errors import InputError
 from core.records import GenerationInput, RewardInput, Turn
 from core.settings import ScoringSettings
+from scoring.combine import weighted_sums, z_scores
 from scoring.entailment import ExactMatch
 from scoring.generator import Generator
-from scoring.labels import REWARDS, check_labels, parts_of
-from scoring.rewards import Scorer, check_model, check_scoring, standardised, weighted
+from scoring.registry import REWARDS, check_labels, component_rewards
+from scoring.scorer import Scorer, check_model, check_scoring
 from tests.oracle import prompt_of
 
 DOCUMENTS = ("Talpa was born in Port Verna.", "A lake by the sea.")
@@ -41,18 +42,18 @@ def test_models_that_cannot_be_read_are_named(random_llama):
 
 def test_weights_are_checked():
     with pytest.raises(InputError, match="needs `scoring.weights`"):
-        parts_of(ScoringSettings(reward="weighted"))
+        component_rewards(ScoringSettings(reward="weighted"))
     with pytest.raises(InputError, match="did you mean `key_entropy`"):
-        parts_of(ScoringSettings(reward="weighted", weights={"key_entropi": 1.0}))
+        component_rewards(ScoringSettings(reward="weighted", weights={"key_entropi": 1.0}))
 
 
 def test_weighted_by_hand():
-    assert standardised([1.0, 3.0, None]) == [-1.0, 1.0, None]
-    assert standardised([2.0, 2.0]) == [0.0, 0.0]
+    assert z_scores([1.0, 3.0, None]) == [-1.0, 1.0, None]
+    assert z_scores([2.0, 2.0]) == [0.0, 0.0]
     parts = [{"a": 1.0, "b": 10.0}, {"a": 3.0, "b": 0.0}, {"a": None, "b": 5.0}]
     # a: -1, 1; b: mean 5, deviation sqrt(50/3)
     b = 5 / math.sqrt(50 / 3)
-    assert weighted(parts, {"a": 2.0, "b": 1.0}) == [pytest.approx(-2 + b), pytest.approx(2 - b), None]
+    assert weighted_sums(parts, {"a": 2.0, "b": 1.0}) == [pytest.approx(-2 + b), pytest.approx(2 - b), None]
 
 
 def test_every_reward_gives_a_number(lm):
@@ -60,7 +61,6 @@ def test_every_reward_gives_a_number(lm):
     first, second = scorer.scores([ITEM, ITEM], list(REWARDS))
     assert first == second and all(math.isfinite(first[name].value) for name in REWARDS)
     assert first["reciprocal_rank"].value == 1.0
-    assert -1 <= first["delta_seper_soft"].value <= 1
 
 
 def test_without_documents_there_is_a_reason(lm):
@@ -74,7 +74,7 @@ def test_answer_logprob_equals_a_plain_sum(lm):
     answer, expected = completion_ids(lm, "Port Verna"), 0.0
     weights = torch.tensor([2.0, 1.0]).softmax(0)
     for weight, document in zip(weights, DOCUMENTS, strict=True):
-        prompt, _ = prompt_of(lm, GenerationInput((), ITEM.reading.question, (document,)), 6)
+        prompt, _ = prompt_of(lm, GenerationInput((), ITEM.generation_input.question, (document,)), 6)
         with torch.no_grad():
             p = lm.model(torch.tensor([prompt + answer])).logits[0].softmax(-1)
         steps = [float(p[len(prompt) - 1 + i, token]) for i, token in enumerate(answer)]
@@ -101,7 +101,7 @@ def test_what_seper_samples_depends_on_seed_and_input_alone(lm):
         entailment = RecordingMatch()
         scorer = Scorer(Generator(lm, 6, 10_000), ScoringSettings(samples=4, sample_tokens=6), entailment, seed)
         scorer.scores(inputs, ["delta_seper_soft"])
-        return {pair for pair in entailment.pairs if ITEM.reading.question in pair[0]}
+        return {pair for pair in entailment.pairs if ITEM.generation_input.question in pair[0]}
 
     assert sampled([ITEM], 1) == sampled([other, ITEM], 1) != sampled([ITEM], 2)
 

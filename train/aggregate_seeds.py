@@ -18,6 +18,7 @@ from core.artifacts import read_json, read_json_lines
 from core.cli import parse_flags, run_command
 from core.errors import InputError
 from core.schema import Positive, Validated
+from core.tables import format_number, markdown_table
 from retrieval.metrics import DEFAULT, compare
 from train.report_tables import (
     ANSWER_MEASURES,
@@ -25,9 +26,7 @@ from train.report_tables import (
     STATEMENTS,
     comparison_table,
     label_of,
-    markdown_table,
     mean,
-    shown,
 )
 
 Values = dict[str, dict[str, dict[str, float]]]  # measure -> system -> turn -> value
@@ -87,7 +86,7 @@ def tables_of(values: Values, groups: dict[str, str], measures: Sequence[str], r
         for measure, systems in values.items()
     }
     systems = list(dict.fromkeys(system for measure in measures for system in own.get(measure, {})))
-    means = [[name, *(shown(mean(own.get(m, {}).get(name, {}))) for m in measures)] for name in systems]
+    means = [[name, *(format_number(mean(own.get(m, {}).get(name, {}))) for m in measures)] for name in systems]
     comparisons = [
         {"a": a, "b": b, "metric": m} | asdict(compare(own[m][a], own[m][b], groups, resamples))
         for a, b in COMPARED

@@ -17,7 +17,7 @@ from core.cli import parse_known_flags, read_settings, run_command
 from core.errors import InputError
 from core.progress import set_up_logging
 from core.schema import Validated
-from scoring.labels import check_reward_name
+from scoring.registry import check_reward_name
 
 
 @dataclass(kw_only=True)

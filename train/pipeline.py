@@ -34,7 +34,7 @@ from retrieval.rankings import make_rankings
 from rewriter.candidates import make_candidates
 from rewriter.conversations import TurnSet, load_turns
 from rewriter.prompts import RewritePrompt
-from scoring.rewards import check_scoring
+from scoring.scorer import check_scoring
 from scoring.scores import make_scores
 from train.dpo import train_dpo
 from train.evaluation import UNTRAINED, check_test_turns, make_evaluation

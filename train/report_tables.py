@@ -1,19 +1,16 @@
 """From evaluation records to figures: measures per turn, means by system and part, comparisons, files, table."""
 
-import html
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
-
-from tabulate import tabulate
 
 from core.artifacts import write_atomic, write_json
 from core.progress import log
 from core.records import EvaluationRecord, Turn, group_of
 from core.settings import Settings
 from core.stages import Stage
+from core.tables import format_number, markdown_table
 from core.trec import strict_run, write_qrels, write_run
 from retrieval.metrics import DEFAULT, compare, per_query
 from scoring.answers import contains, exact_match, states_answer, token_f1
@@ -149,26 +146,25 @@ def table_of(made: dict[str, Any]) -> str:
     """The figures as Markdown tables."""
     systems = made["systems"]
     columns = list(dict.fromkeys(measure for measures in systems.values() for measure in measures))
-    rows = [[name, *(shown(measures.get(c)) for c in columns)] for name, measures in systems.items()]
+    rows = [[name, *(format_number(measures.get(c)) for c in columns)] for name, measures in systems.items()]
     parts = [label_of(made) + markdown_table(["system", *columns], rows)]
     if made["by_dataset"]:
         rows = [
-            [dataset, str(part["turns"]), name, *(shown(part[name].get(c)) for c in columns)]
+            [dataset, str(part["turns"]), name, *(format_number(part[name].get(c)) for c in columns)]
             for dataset, part in made["by_dataset"].items()
             for name in systems
         ]
         parts.append(markdown_table(["dataset", "turns", "system", *columns], rows))
     for title, cells in (("kind", made["by_kind"].items()), ("depth", made["by_depth"].items())):
         for measure in (m for m in SPLIT if m in columns and cells):
-            rows = [[part, str(c["turns"]), *(shown(c[name].get(measure)) for name in systems)] for part, c in cells]
+            rows = [
+                [part, str(c["turns"]), *(format_number(c[name].get(measure)) for name in systems)]
+                for part, c in cells
+            ]
             parts.append(markdown_table([title, "turns", *(f"{name} {measure}" for name in systems)], rows))
     if made["comparisons"]:
         parts.append(comparison_table(made["comparisons"]))
     return "\n".join(parts)
-
-
-def shown(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
 
 
 def comparison_table(comparisons: Sequence[dict[str, Any]]) -> str:
@@ -179,17 +175,6 @@ def comparison_table(comparisons: Sequence[dict[str, Any]]) -> str:
         for c in comparisons
     ]  # fmt: skip
     return markdown_table(["comparison", "metric", "difference", "95% interval", "p"], rows)
-
-
-def escape_markdown(text: str) -> str:
-    """A text for a Markdown cell: no line break, bar, HTML or emphasis."""
-    return re.sub(r"([\\|*`])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; texts are escaped."""
-    header, *rows = ([escape_markdown(text) for text in row] for row in [header, *rows])
-    return tabulate(rows, header, tablefmt="github", disable_numparse=True) + "\n"
 
 
 def write_report(stage: Stage, settings: Settings, turns: Iterable[Turn], systems: Sequence[str]) -> dict[str, Any]:

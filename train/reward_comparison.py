@@ -8,10 +8,11 @@ from core.artifacts import read_json, write_atomic
 from core.distributed import process, wait_for_all
 from core.progress import log
 from core.settings import Settings
-from scoring.labels import scoring_of
-from scoring.rewards import check_scoring
+from core.tables import format_number, markdown_table
+from scoring.registry import scoring_of
+from scoring.scorer import check_scoring
 from train.pipeline import Run, check_inputs, prepare_data, run_pipeline, stage_names
-from train.report_tables import label_of, markdown_table, shown
+from train.report_tables import label_of
 
 SHARED = ("round-1/candidates", "round-1/rankings")
 SYSTEMS = ("base", "sft", "dpo")
@@ -63,7 +64,7 @@ def table_of(runs: list[Path]) -> str:
         rows.append(
             [
                 run.name,
-                *(shown(measured.get(s, {}).get(m)) for s in SYSTEMS for m in ("MRR@10", "EM")),
+                *(format_number(measured.get(s, {}).get(m)) for s in SYSTEMS for m in ("MRR@10", "EM")),
                 str(pairs["counts"]["total"]),
                 f"{scores['seconds']:.0f}",
             ]

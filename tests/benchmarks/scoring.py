@@ -31,7 +31,7 @@ from rewriter.candidates import make_candidates
 from rewriter.conversations import read_turns
 from scoring.abstention import REFUSAL
 from scoring.generator import Generator
-from scoring.rewards import Scorer
+from scoring.scorer import Scorer
 from scoring.scores import BATCH
 from tests.benchmarks.real_model import PeakMemory, compare, timed
 from tests.oracle import plain_no_res, plain_scores

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from scoring.references import answer_logprob, reciprocal_rank
+from scoring.baselines import answer_logprob, reciprocal_rank
 
 
 def test_reciprocal_rank():

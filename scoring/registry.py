@@ -55,7 +55,7 @@ def needs_seper(rewards: Sequence[str]) -> bool:
     return any(name.startswith("delta_seper") for name in rewards)
 
 
-def parts_of(rule: ScoringSettings) -> list[str]:
+def component_rewards(rule: ScoringSettings) -> list[str]:
     """The rewards that a setting computes: one, or those that `weighted` adds up.
 
     Raises:
@@ -73,9 +73,9 @@ def parts_of(rule: ScoringSettings) -> list[str]:
     return list(rule.weights)
 
 
-def settings_read(rule: ScoringSettings) -> dict[str, Any]:
+def relevant_settings(rule: ScoringSettings) -> dict[str, Any]:
     """The `scoring` settings that decide these rewards' values: options of other rewards may change freely."""
-    names = {"reward", "question", *(option for name in parts_of(rule) for option in READS.get(name, ()))}
+    names = {"reward", "question", *(option for name in component_rewards(rule) for option in READS.get(name, ()))}
     names |= {"weights"} if rule.reward == "weighted" else set()
     return {name: getattr(rule, name) for name in sorted(names)}
 
@@ -93,7 +93,7 @@ def check_labels(turns: Sequence[Turn], rule: ScoringSettings, where: str) -> No
     Raises:
         InputError: names the reward, the field and in how many turns it is missing.
     """
-    for name in parts_of(rule):
+    for name in component_rewards(rule):
         wanted = NEEDS.get(name)
         missing = sum(not has_label(turn, wanted) for turn in turns) if wanted else 0
         if missing:
