@@ -5,6 +5,7 @@ The head of `scoring.utility` lists the fields of an item.
 
 import fcntl
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -204,7 +205,7 @@ class PartialOutput:
         self.handle = self.part.open("a", encoding="utf-8")
         try:
             fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_ours = self.part.exists() and self.part.samefile(self.handle.fileno())
+            is_ours = self.part.exists() and os.path.samestat(self.part.stat(), os.fstat(self.handle.fileno()))
         except BlockingIOError:
             is_ours = False
         if not is_ours:
