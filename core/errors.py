@@ -24,8 +24,13 @@ def short(value: object, most: int = 60) -> str:
 
 def nearest(name: str, known: list[str]) -> str:
     """The end of an error message: the closest known name, or all of them."""
+    return did_you_mean(name, known) or f"known: {', '.join(known)}."
+
+
+def did_you_mean(name: str, known: list[str]) -> str:
+    """The end of an error message: the closest known name; empty where none is close."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean `{close[0]}`?" if close else f"known: {', '.join(known)}."
+    return f"did you mean `{close[0]}`?" if close else ""
 
 
 def fields_of(record: dict) -> str:

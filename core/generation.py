@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache
 
 from core.batching import PrefixGroup, group_by_prefix, run_batched
+from core.kv_cache import new_cache
 from core.language_model import LanguageModel
 
 ROWS_IN_FLOAT32 = (1 << 22, 1 << 27)  # elements of logits converted to float32 at once, on a CPU and on a GPU
 LOGITS_PER_PASS = (1 << 26, 1 << 28)  # elements of logits of one pass, on a CPU and on a GPU
-SPARE_SLOTS = 64  # tokens for which a cache layer makes room at once
 
 
 @dataclass
@@ -80,41 +79,6 @@ def token_logprobs_and_entropies(
         parts.append((tokens, logprobs.gather(-1, tokens[:, None])[:, 0], entropy(logprobs)))
     tokens, logprobs, entropies = map(torch.cat, zip(*parts, strict=True))
     return tokens, logprobs, entropies
-
-
-class GrowingLayer(DynamicLayer):
-    """A cache layer that writes new tokens into spare room; `DynamicLayer` copies all tokens at every step."""
-
-    buffers: tuple[Tensor, Tensor] | None = None
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        start = self.get_seq_length()
-        end = start + key_states.shape[-2]
-        if self.buffers is None or self.buffers[0].shape[-2] < end:
-            stored = (self.keys, self.values)
-            shapes = [
-                (*states.shape[:2], end + SPARE_SLOTS, states.shape[-1]) for states in (key_states, value_states)
-            ]
-            self.buffers = tuple(key_states.new_empty(shape) for shape in shapes)
-            if start:
-                for buffer, tokens in zip(self.buffers, stored, strict=True):
-                    buffer[:, :, :start] = tokens
-        for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
-            buffer[:, :, start:end] = states
-        self.keys, self.values = (buffer[:, :, :end] for buffer in self.buffers)
-        return self.keys, self.values
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        super().batch_select_indices(indices)
-        self.buffers = None
-
-
-def new_cache(lm: LanguageModel) -> Cache:
-    """An empty cache for the model's layers."""
-    layers = DynamicCache(config=lm.model.config).layers
-    return Cache(layers=[GrowingLayer() if type(layer) is DynamicLayer else layer for layer in layers])
 
 
 @torch.inference_mode()
@@ -251,7 +215,7 @@ def _prefill(
         The cache; which of its slots each sequence sees, [sequences, slots]; the logits of the last `kept` columns,
         [sequences, kept, vocabulary].
     """
-    cache, pad = new_cache(lm), lm.tokenizer.pad_token_id
+    cache, pad = new_cache(lm.model), lm.tokenizer.pad_token_id
     prefixes = [sequences[group.members[0]][: group.prefix_length] for group in batch]
     width = max(map(len, prefixes))
     group_of_row = torch.tensor([number for number, group in enumerate(batch) for _ in group.members])

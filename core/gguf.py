@@ -10,11 +10,14 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import torch
 from filelock import FileLock
+from tokenizers import pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from core.cache import cached_sha256, user_cache
 from core.errors import InputError, first_line
-from core.runtime import log
+from core.progress import log
 
 # `tokenizer.ggml.pre` of vocabularies that take each digit alone; llama.cpp does, Transformers reads them as GPT-2's.
 SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r")
@@ -117,10 +120,7 @@ def convert(path: Path, folder: Path) -> None:
     Raises:
         Exception: the file cannot be read; readers of damaged files raise all kinds.
     """
-    import torch
-    from gguf import GGUFReader
-    from tokenizers import pre_tokenizers
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from gguf import GGUFReader  # an optional package
 
     vocabulary = GGUFReader(path).get_field("tokenizer.ggml.pre")
     with tempfile.TemporaryDirectory() as scratch:  # files beside the GGUF file must not decide anything

@@ -1,20 +1,22 @@
 """Causal language models: loading, what identifies one, and the room that its context leaves."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import torch
 from jinja2 import TemplateError
+from peft import PeftModel
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
-from core.artifacts import sha256
 from core.errors import InputError, first_line
-from core.gguf import gguf_sha256, is_gguf, model_folder
-from core.runtime import log
+from core.gguf import model_folder
+from core.progress import log
 
 # For a tokenizer without a chat template; a completion begins with a blank, so that prompts stay prefixes.
 PLAIN_TEMPLATE = (
@@ -90,10 +92,27 @@ class LanguageModel:
 
     @property
     def stop_ids(self) -> list[int]:
-        """Tokens that end a turn: the tokenizer's and the generation config's."""
-        more = self.model.generation_config.eos_token_id if self.model.generation_config else None
-        more = more if isinstance(more, list) else [more]
-        return sorted({i for i in [self.tokenizer.eos_token_id, *more] if i is not None})
+        """Tokens that end a turn."""
+        return stop_ids_of(self.model, self.tokenizer)
+
+    @contextmanager
+    def using(self, adapter: str | None) -> Iterator["LanguageModel"]:
+        """Activate one of the adapters of `load_with_adapters`; None activates the base model."""
+        if adapter is not None:
+            self.model.set_adapter(adapter)
+            yield self
+        elif isinstance(self.model, PeftModel):
+            with self.model.disable_adapter():
+                yield self
+        else:
+            yield self
+
+
+def stop_ids_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Tokens that end a turn: those of the tokenizer and of the generation config."""
+    configured = model.generation_config.eos_token_id if model.generation_config else None
+    ids = configured if isinstance(configured, list) else [configured]
+    return sorted({i for i in [tokenizer.eos_token_id, *ids] if i is not None})
 
 
 def load_language_model(
@@ -138,8 +157,6 @@ def load_language_model(
             raise ValueError(f"{len(found['missing_keys'])} weights are missing, such as {min(found['missing_keys'])}")
         check_batches(name, model)
         if adapter:
-            from peft import PeftModel
-
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", message="Found missing adapter keys")
                 model = PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
@@ -208,24 +225,6 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
-
-
-def fingerprint(name: str, adapter: str | None = None) -> str:
-    """What identifies a model in a record: the hash of its weights, settings and tokenizer (of the file, for a GGUF
-    file), or its Hub id."""
-    parts = []
-    for part in (name, adapter):
-        if part and is_gguf(part):
-            parts.append(gguf_sha256(part)[:16])
-            continue
-        folder = Path(part or "")
-        if part and folder.is_dir():
-            deciding = ("*.safetensors", "*config.json", "tokenizer*", "vocab*", "merges*", "chat_template*")
-            files = sorted({file for pattern in deciding for file in folder.glob(pattern)})
-            parts.append(sha256(*files)[:16])
-        elif part:
-            parts.append(part)
-    return "+".join(parts)
 
 
 def check_room(lm: LanguageModel, max_new_tokens: int, key: str) -> None:

@@ -1,28 +1,68 @@
-"""The data model on one page, in the order of the flow: Turn, Passage, Candidate, Hit, TokenStats, Score, Pair."""
+"""All record types on one page, in the order of the flow: turns and passages in; candidates, their documents and
+scores; preference pairs out.
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+A turn's record grows from stage to stage: `TurnRecord` holds its candidates; `rankings` adds `documents` to each,
+`scores` adds `score` or `error`. Files are checked against these types when they are read (`core.validation`).
+"""
 
-Message = dict[str, str]
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AfterValidator, Field, Strict
+from typing_extensions import TypedDict
+
+
+def check_not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("a text that is not empty")
+    return text
+
+
+def check_printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("a text without control characters")
+    return check_not_blank(text)
+
+
+NonBlank = Annotated[str, AfterValidator(check_not_blank)]
+Identifier = Annotated[str, AfterValidator(check_printable)]
+Grade = Annotated[int, Strict(), Field(ge=-1000, le=1000)]
+
+
+class Message(TypedDict):
+    """A chat message."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class HistoryMessage(TypedDict):
+    """A message of a logged conversation."""
+
+    role: Literal["user", "assistant"]
+    content: str
+
+
+# --------------------------------------------------------------------------------------------------------------- input
 
 
 @dataclass(frozen=True)
 class Turn:
     """One question of a conversation; a line of `turns.jsonl`.
 
-    Only `id`, `history` and `question` are needed to train. `answers`, `relevant` (document id -> grade) and
-    `rewrite` (a person's stand-alone question) serve evaluation. `conversation` groups turns; without it, what stands
-    before the last `_` of the id. `kind` (`first`, `follow_up`, `switch`, `return`) splits the result table. `dataset`
-    is the name of its set in `data.sets`. `reply` is what the assistant said to this turn in the chat log; it serves
-    `scoring.answer: logged`.
+    Training needs `id`, `history` and `question` only. `answers`, `relevant` (document id -> grade, 1 and above is
+    relevant) and `rewrite` (a stand-alone question written by a person) serve evaluation and the rewards that need
+    labels. `conversation` groups turns; without it, the group is the part of the id before the last `_`. `kind`
+    (`first`, `follow_up`, `switch`, `return`) splits the result table. `dataset` is the name of its set in
+    `data.sets`. `reply` is what the assistant said to this turn in the chat log (`scoring.answer: logged`).
     """
 
-    id: str
-    history: tuple[Message, ...]
-    question: str
-    answers: tuple[str, ...] = ()
-    relevant: dict[str, int] = field(default_factory=dict)
+    id: Identifier
+    history: tuple[HistoryMessage, ...]
+    question: NonBlank
+    answers: tuple[NonBlank, ...] = ()
+    relevant: dict[str, Grade] = field(default_factory=dict)
     rewrite: str | None = None
     conversation: str = ""
     dataset: str = ""
@@ -31,17 +71,22 @@ class Turn:
 
     @property
     def group(self) -> str:
-        """The conversation that this turn belongs to: the unit of resampling in significance tests.
+        """The conversation of the turn: the unit of resampling in significance tests.
 
-        Different data sets may use the same name for their conversations, so the name of the set is part of it.
+        Data sets may use the same name for different conversations, so the name of the set is part of it.
         """
         conversation = self.conversation or self.id.rpartition("_")[0] or self.id
         return f"{self.dataset}/{conversation}" if self.dataset else conversation
 
     @property
     def depth(self) -> int:
-        """The turn's number in its conversation: 1 for a first question."""
+        """The number of the turn in its conversation: 1 for a first question."""
         return 1 + sum(message["role"] == "user" for message in self.history)
+
+    @property
+    def logged_reply(self) -> str:
+        """The assistant's reply in the log, else the first reference answer, else an empty text."""
+        return self.reply or next(iter(self.answers), "")
 
 
 @dataclass(frozen=True)
@@ -58,26 +103,11 @@ class Passage:
         return f"{self.title}\n{self.text}" if self.title and not self.text.startswith(self.title) else self.text
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """One distinct rewrite of a turn.
-
-    `query` is what is searched for it. `logprob` is the sum of its tokens' raw log-probabilities (before temperature)
-    in nats, the end-of-turn token included, and `tokens` their number; `count` says how many samples came out as this
-    text. `source` is `sample`, or `question` or `history` for a query that was included without sampling; it has no
-    log-probability.
-    """
-
-    text: str
-    query: str
-    logprob: float | None = None
-    tokens: int = 0
-    count: int = 1
-    source: str = "sample"
+# ------------------------------------------------------------------------------------------- candidates, lists, scores
 
 
 class Hit(NamedTuple):
-    """A retrieved document and the retriever's score."""
+    """A retrieved document and the score that the retriever gave it."""
 
     doc: str
     score: float
@@ -85,10 +115,10 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenStats:
-    """What the generator's passes say about one answer, token by token (lists of length T, nats).
+    """Statistics of the tokens of one answer, with and without the documents (lists of length T, in nats).
 
-    `h0`, `hd`: entropy of the next-token distribution without and with the documents. `logp0`, `logpd`: log-
-    probability of the answer token in each.
+    `h0`, `hd`: entropy of the next-token distribution without and with the documents. `logp0`, `logpd`:
+    log-probability of the answer token without and with them.
     """
 
     tokens: tuple[str, ...]
@@ -100,15 +130,15 @@ class TokenStats:
 
 @dataclass(frozen=True)
 class Score:
-    """The utility of one document list for one turn. `value` is None when there is none, and `error` says why.
+    """The reward of one document list for one turn. `value` is None where there is none; `error` gives the reason.
 
-    With a GROGU reward: the `answer` and its source (`generated` or `logged`), the positions of its `key` tokens and
-    the `rule` that chose them, whether it reads like an abstention, whether it `ended`, how many documents were `cut`
-    for want of room. With UDCG: `no_res`, the probability that the generator abstains from each document alone. With
-    `weighted`: the values of its `parts`.
+    GROGU rewards add the `answer` and its source (`generated` or `logged`), the positions of its `key` tokens and the
+    `rule` that chose them, whether it reads like an abstention, whether it `ended`, and how many documents were `cut`
+    because they did not fit. UDCG adds `no_res`, the probability of abstaining from each document alone. `weighted`
+    adds the values of its `parts`.
     """
 
-    value: float | None
+    value: float | None = None
     answer: str = ""
     error: str | None = None
     rule: str = ""
@@ -123,8 +153,46 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """One distinct rewrite of a turn.
+
+    `query` is what is searched for it. `logprob` is the sum of the raw log-probabilities of its tokens (before
+    temperature) in nats, the end-of-turn token included, and `tokens` their number; `count` is the number of samples
+    with this text. `source` is `sample`, or `question` or `history` for a query that was included without sampling
+    and has no log-probability. The stage `rankings` adds `documents`, best first; `scores` adds `score` or `error`,
+    and `list_id`, the key of its document list in `TurnRecord.lists`.
+    """
+
+    text: str
+    query: str
+    logprob: float | None = None
+    tokens: int = 0
+    count: int = 1
+    source: str = "sample"
+    documents: tuple[Hit, ...] = ()
+    list_id: str = ""
+    score: float | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class TurnRecord:
+    """A turn in the stages `candidates`, `rankings` and `scores`.
+
+    `counts` tells what sampling dropped. `lists` holds what candidates with the same documents share: the answer and
+    its token statistics.
+    """
+
+    id: str
+    dataset: str = ""
+    candidates: tuple[Candidate, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)
+    lists: dict[str, Score] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Pair:
-    """A preference pair as TRL reads it: `prompt`, `chosen` and `rejected` are lists of messages."""
+    """A preference pair in the format of TRL: `prompt`, `chosen` and `rejected` are lists of messages."""
 
     id: str
     prompt: list[Message]
@@ -136,9 +204,109 @@ class Pair:
     reward: str
 
 
-def plain(record: Any) -> dict[str, Any]:
-    """A dataclass record as a JSON-ready dict without empty fields."""
-    return {key: value for key, value in asdict(record).items() if value not in (None, "", (), [], {})}
+@dataclass(frozen=True)
+class SystemResult:
+    """What one system of the evaluation gave for one turn. `rewrite` is set where it is not the `query` itself;
+    `answer` and `key_entropy` where the generator answered."""
+
+    query: str
+    hits: tuple[Hit, ...] = ()
+    rewrite: str | None = None
+    answer: str | None = None
+    key_entropy: float | None = None
+
+
+@dataclass(frozen=True)
+class EvaluationRecord:
+    """A held-out turn in the stage `evaluation`: system -> result."""
+
+    id: str
+    systems: dict[str, SystemResult] = field(default_factory=dict)
+
+
+# --------------------------------------------------------------------------------------------- scoring, in the process
+
+
+@dataclass(frozen=True)
+class GenerationInput:
+    """What the generator answers: a question in its conversation, and documents in rank order."""
+
+    history: tuple[tuple[str, str], ...]  # (role, content), hashable
+    question: str
+    documents: tuple[str, ...]
+
+    @classmethod
+    def of(cls, history: Sequence[Message], question: str, documents: Sequence[str]) -> "GenerationInput":
+        return cls(tuple((m["role"], m["content"]) for m in history), question, tuple(documents))
+
+    @property
+    def messages(self) -> list[Message]:
+        return [{"role": role, "content": content} for role, content in self.history]
+
+    @property
+    def without_documents(self) -> "GenerationInput":
+        return GenerationInput(self.history, self.question, ())
+
+    @property
+    def single_documents(self) -> list["GenerationInput"]:
+        """The same question with each document alone."""
+        return [GenerationInput(self.history, self.question, (document,)) for document in self.documents]
+
+
+@dataclass(frozen=True)
+class GeneratedAnswer:
+    """An answer with its token statistics. `cut` documents did not fit the context; `ended` tells whether the model
+    ended the answer itself. The answer is empty where the question alone does not fit."""
+
+    answer: str
+    stats: TokenStats
+    cut: int
+    ended: bool
+
+
+@dataclass(frozen=True)
+class SampledAnswer:
+    """A sampled answer and the mean log-probability of its tokens, in nats."""
+
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True)
+class RewardInput:
+    """One document list with everything a reward may need.
+
+    `relevant` tells for each document whether it holds the answer (None: not known). `answers` are reference answers.
+    `scores` are the retriever's scores. `reply` is the assistant's reply in the chat log, empty where there is none.
+    """
+
+    generation_input: GenerationInput
+    relevant: tuple[bool, ...] | None = None
+    answers: tuple[str, ...] = ()
+    scores: tuple[float, ...] = ()
+    reply: str = ""
+
+
+@dataclass(frozen=True)
+class ValidityCase:
+    """A question with the document lists that are compared, by name."""
+
+    id: str
+    lists: dict[str, RewardInput]
+
+
+def to_json_dict(record: Any) -> Any:
+    """A dataclass record as a JSON-ready dict; its empty fields are left out."""
+    if isinstance(record, Hit):
+        return record._asdict()
+    if is_dataclass(record):
+        values = {f.name: getattr(record, f.name) for f in fields(record)}
+        return {name: to_json_dict(value) for name, value in values.items() if value not in (None, "", (), [], {})}
+    if isinstance(record, dict):
+        return {key: to_json_dict(value) for key, value in record.items()}
+    if isinstance(record, list | tuple):
+        return [to_json_dict(value) for value in record]
+    return record
 
 
 def group_of(turns: Iterable[Turn]) -> dict[str, str]:

@@ -1,81 +1,218 @@
-"""The frame that every record-making stage shares: skip when complete, share turns out, go on, count, one summary
-line."""
+"""Stages of a run: each owns a folder, resumes after its last whole record, and never mixes settings.
 
+A stage's folder holds `plan.json` (the settings and inputs that it was started with), `part-<rank>.jsonl` while it
+runs (each process appends its records to its own part), and when it is complete `records.jsonl`, in the order of the
+input, and `manifest.json`, written last.
+"""
+
+import hashlib
+import json
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
-from core.artifacts import Stage, hold, in_batches
+from core.artifacts import (
+    json_object,
+    read_json,
+    sha256,
+    truncate_partial_line,
+    versions,
+    write_atomic,
+    write_json,
+)
+from core.distributed import process
 from core.errors import InputError
-from core.runtime import Progress, log, process, wait_for_all
+from core.records import to_json_dict
+from core.validation import parse_record
+
+RECORDS = "records.jsonl"
 
 
-def carry_out(
-    stage: Stage,
-    batches: Callable[[], list[list[Any]]],
-    make: Callable[[], Callable[[list[Any]], list[dict[str, Any]]]],
-    summarise: Callable[[Iterable[dict[str, Any]]], dict[str, Any]],
-    most_failed: float = 1.0,
-) -> Stage:
-    """Bring a stage to its end, or pass over it when it is complete.
+def changes(name: str, before: Any, now: Any) -> list[str]:
+    """The differences between two JSON values: a text for each entry of nested objects, none where they are equal."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = sorted({*before, *now})
+        return [text for key in keys for text in changes(f"{name}.{key}", before.get(key), now.get(key))]
+    return [] if before == now else [f"`{name}` was {before!r}, is {now!r}"]
+
+
+class Stage:
+    """One stage of a run.
 
     Args:
-        stage: where the records go.
-        batches: makes the fixed plan of this process: items with an `id`, in batches.
-        make: loads what is needed and returns the function from a batch to its records. Called only when there is
-            work.
-        summarise: counts over all records, for the manifest and the summary line; `failed` and `total` are looked at.
-        most_failed: share of failed records above which the run stops.
+        run_dir: the run folder.
+        name: of the stage, such as `round-1/scores`; its folder is `<run_dir>/<name>`.
+        settings: every setting that decides the records, and no other.
+        inputs: name -> hash of what it reads; with several data sets, one by the name of each.
+        record_type: dataclass of its records; None for a stage without records.
 
     Raises:
-        InputError: too many records failed.
+        InputError: the folder holds work made with other settings or inputs.
     """
-    if stage.complete:
-        stage.check_files()
-        log.info("%s: complete, nothing to do (%s)", stage.name, stage.folder)
-        return stage
-    hold(stage.folder.parent, process()[0])
-    wait_for_all()  # no process writes before rank 0 holds the folder
-    start, plan = time.monotonic(), batches()
-    total = sum(map(len, plan))
-    done = stage.done()
-    strange = done - {item.id for batch in plan for item in batch}
-    if strange and process()[1] == 1:
-        raise InputError(
-            f"{stage.folder} holds a record of `{min(strange)}`, which this run does not have; delete the folder."
+
+    def __init__(
+        self,
+        run_dir: Path,
+        name: str,
+        settings: dict[str, Any],
+        inputs: dict[str, Any],
+        record_type: type | None = None,
+    ):
+        self.run_dir, self.name, self.folder, self.record_type = run_dir, name, run_dir / name, record_type
+        self.started = time.monotonic()
+        self.plan = json.loads(json.dumps({"settings": settings, "inputs": inputs}))
+        self.manifest_file, self.records_file = self.folder / "manifest.json", self.folder / RECORDS
+        plan_file = self.folder / "plan.json"
+        if plan_file.exists():
+            before = read_json(plan_file, "settings", "inputs")
+            self._refuse_changes([text for part in self.plan for text in changes(part, before[part], self.plan[part])])
+        elif process()[0] == 0:
+            write_json(plan_file, self.plan)
+
+    def _refuse_changes(self, changed: Sequence[str]) -> None:
+        if changed:
+            raise InputError(
+                f"{self.folder} was made with other settings: {'; '.join(changed)}. Use another `--run.dir`, "
+                f"delete the folder, or give `train/dpo.py` the flag `--run.redo_from {self.name}`."
+            )
+
+    def expect(self, **expected: dict[str, Any]) -> None:
+        """Make sure that this stage was made with the same settings and inputs as a later one.
+
+        Raises:
+            InputError: it was not; names the difference.
+        """
+        self._refuse_changes(
+            [
+                text
+                for part, values in expected.items()
+                for key, value in values.items()
+                for text in changes(f"{part}.{key}", self.plan[part].get(key), json.loads(json.dumps(value)))
+            ]
         )
-    made: Counter = Counter(found=total)
-    if any(item.id not in done for batch in plan for item in batch):
-        if done:
-            log.info("%s: going on after %d finished records", stage.name, len(done))
-        worker = make()
-        with Progress(stage.name, total) as progress:
-            made = in_batches(stage, plan, worker, progress)
-    wait_for_all()
-    counts = summarise(stage.records())
-    failed, all_records = counts.get("failed", 0), counts.get("total", 0)
-    if all_records and failed / all_records > most_failed:
-        reasons = ", ".join(f"{number} {reason}" for reason, number in counts.get("reasons", {}).items())
-        raise InputError(
-            f"{stage.name}: {failed} of {all_records} turns failed (reasons: {reasons}), more than "
-            f"`run.max_failed_fraction` = {most_failed}. The records are in "
-            f"{stage.folder}; after a change use `--run.redo_from {stage.name}`."
+
+    @property
+    def complete(self) -> bool:
+        return self.manifest_file.exists()
+
+    @property
+    def identity(self) -> str:
+        """The hash of the settings and inputs, which decide the records; a later stage records it as its input."""
+        return hashlib.sha256(json.dumps(self.plan, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return read_json(self.manifest_file, "settings", "inputs", "files", "counts")
+
+    def check_files(self) -> None:
+        """Make sure that the records of a complete stage are those that its manifest describes.
+
+        Raises:
+            InputError: a file is missing or changed.
+        """
+        for name, expected in self.manifest["files"].items():
+            path = self.folder / name
+            if not path.exists() or sha256(path) != expected:
+                raise InputError(f"{path} has changed since the stage ended; delete {self.folder} to make it again.")
+
+    def __len__(self) -> int:
+        return self.manifest["counts"]["total"]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Every record, checked against its type.
+
+        Raises:
+            InputError: a line is damaged, or an id is repeated; names the file, the line and the way out.
+        """
+        for place, record, _ in self._lines():
+            yield parse_record(self.record_type, record, place)
+
+    def _lines(self) -> Iterator[tuple[str, dict[str, Any], tuple[Path, int]]]:
+        """Place, JSON object, and file and offset of each whole record; a partial last line is skipped."""
+        seen: set[str] = set()
+        files = [self.records_file] if self.records_file.exists() else self._parts()
+        for path in files:
+            offset = 0
+            with path.open("rb") as handle:
+                for number, line in enumerate(handle, 1):
+                    if not line.endswith(b"\n"):
+                        break  # another process may be writing it
+                    place = f"{path}:{number}"
+                    way_out = f"Cut the file before that line (`head -n {number - 1}`), or delete {self.folder}."
+                    try:
+                        record = json_object(line.decode(errors="replace"), place)
+                    except InputError as error:
+                        raise InputError(f"{error} {way_out}") from error
+                    if not isinstance(record.get("id"), str) or record["id"] in seen:
+                        raise InputError(f"{place}: the id is missing or repeated. {way_out}")
+                    seen.add(record["id"])
+                    yield place, record, (path, offset)
+                    offset += len(line)
+
+    def _parts(self) -> list[Path]:
+        return sorted(self.folder.glob("part-*.jsonl"))
+
+    def done(self) -> set[str]:
+        """Ids of the records that are on disk."""
+        return {record["id"] for _, record, _ in self._lines()}
+
+    def append(self, records: Iterable[Any]) -> None:
+        """Add records to the part of this process, and hand them to the operating system at once."""
+        part = self.folder / f"part-{process()[0]}.jsonl"
+        truncate_partial_line(part)
+        with part.open("a", encoding="utf-8") as handle:
+            handle.writelines(
+                json.dumps(to_json_dict(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records
+            )
+
+    def write(self, records: Iterable[Any]) -> None:
+        """Write all records at once."""
+        lines = (json.dumps(to_json_dict(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records)
+        write_atomic(self.records_file, lines)
+
+    def merge_parts(self, ids: Iterable[str]) -> None:
+        """Replace the parts of all processes by one file.
+
+        Args:
+            ids: of all records, in the order of the file.
+        """
+        if not self.records_file.exists():
+            places = {record["id"]: place for _, record, place in self._lines()}
+            with ExitStack() as stack:
+                handles = {part: stack.enter_context(part.open("rb")) for part in self._parts()}
+
+                def lines() -> Iterator[str]:
+                    for turn_id in ids:
+                        path, offset = places[turn_id]
+                        handles[path].seek(offset)
+                        yield handles[path].readline().decode()
+
+                write_atomic(self.records_file, lines())
+        for part in self._parts():
+            part.unlink()
+
+    def finish(self, counts: dict[str, Any]) -> None:
+        """Mark the stage complete. Called once, by rank 0, after every process has finished."""
+        files = {RECORDS: sha256(self.records_file)} if self.records_file.exists() else {}
+        seconds = round(time.monotonic() - self.started, 2)
+        write_json(
+            self.manifest_file,
+            self.plan | {"counts": counts, "files": files, "seconds": seconds, "versions": versions()},
         )
-    if process()[0] == 0:
-        stage.finish(counts)
-    wait_for_all()
-    seconds = time.monotonic() - start
-    said = ", ".join(
-        f"{value} {key}" for key, value in counts.items() if isinstance(value, (int, float)) and key != "total"
-    )
-    rate = f"{made['made'] / seconds:.1f}/s, " if made["made"] else ""
-    log.info("%s: %s turns (%s) in %.1f s, %s-> %s", stage.name, all_records, said, seconds, rate, stage.folder)
+
+
+def load_stage(run_dir: Path, name: str, record_type: type | None = None) -> Stage:
+    """A complete stage, as the input of a later one.
+
+    Raises:
+        InputError: it is missing or not complete.
+    """
+    manifest = run_dir / name / "manifest.json"
+    if not manifest.exists():
+        raise InputError(f"the stage `{name}` is not complete in {run_dir}; make it first.")
+    plan = read_json(manifest, "settings", "inputs", "files")
+    stage = Stage(run_dir, name, plan["settings"], plan["inputs"], record_type)
+    stage.check_files()
     return stage
-
-
-def shared_out(items: list[Any], size: int) -> list[list[Any]]:
-    """This process's share of the items, every n-th, cut into batches of at most `size`."""
-    rank, world = process()
-    mine = items[rank::world]
-    return [mine[start : start + size] for start in range(0, len(mine), size)]

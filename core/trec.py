@@ -1,4 +1,4 @@
-"""Runs and qrels as TREC files."""
+"""TREC runs and qrels: reading, writing, and errors that name the line."""
 
 import math
 import re
@@ -10,17 +10,15 @@ from core.artifacts import write_atomic
 from core.errors import InputError
 from core.records import Hit
 
-Run = dict[str, dict[str, float]]
-Qrels = dict[str, dict[str, int]]
-LARGEST_GRADE = 1000  # trec_eval counts the documents of each
-IRREGULAR = (b"  ", b" \n", b"\n ", b"\t", b"\r", b"\v", b"\f")  # blanks that no program writes into a run
+Run = dict[str, dict[str, float]]  # query -> document -> score
+Qrels = dict[str, dict[str, int]]  # query -> document -> grade
+MAX_GRADE = 1000  # trec_eval allocates a counter per grade
 
 
 def strict_run(rankings: dict[str, list[Hit]]) -> Run:
-    """Rankings as query -> document -> score with strictly falling scores.
+    """Rankings as a run whose scores fall strictly: n for the first of n documents, 1 for the last.
 
-    Equal scores would leave the order to document ids; here the ranking's own order decides, so scores are `1 /
-    rank`-like: n for the first of n documents, 1 for the last.
+    trec_eval orders equal scores by document id; strictly falling scores keep the order of the ranking.
     """
     return {
         query: {hit.doc: float(len(hits) - rank) for rank, hit in enumerate(hits)} for query, hits in rankings.items()
@@ -28,9 +26,9 @@ def strict_run(rankings: dict[str, list[Hit]]) -> Run:
 
 
 def write_run(path: Path, rankings: dict[str, list[Hit]], tag: str) -> None:
-    """Write a run: `query Q0 document rank score tag`, scores strictly falling. Blanks in ids become `%20`."""
+    """Write a run, `query Q0 document rank score tag` per line, with the scores of `strict_run`."""
     lines = [
-        f"{field(query)} Q0 {field(hit.doc)} {rank} {len(hits) - rank + 1} {tag}\n"
+        f"{escape_id(query)} Q0 {escape_id(hit.doc)} {rank} {len(hits) - rank + 1} {tag}\n"
         for query, hits in rankings.items()
         for rank, hit in enumerate(hits, 1)
     ]
@@ -38,124 +36,86 @@ def write_run(path: Path, rankings: dict[str, list[Hit]], tag: str) -> None:
 
 
 def write_qrels(path: Path, qrels: Qrels) -> None:
-    """Write qrels: `query 0 document grade`. Blanks in ids become `%20`."""
+    """Write relevance judgements, `query 0 document grade` per line."""
     lines = [
-        f"{field(query)} 0 {field(doc)} {grade}\n" for query, docs in qrels.items() for doc, grade in docs.items()
+        f"{escape_id(query)} 0 {escape_id(doc)} {grade}\n"
+        for query, docs in qrels.items()
+        for doc, grade in docs.items()
     ]
     write_atomic(path, "".join(lines))
 
 
-def field(name: str) -> str:
-    """An id without blanks, as the format wants it: blanks are written as `%20`, and `%` as `%25`."""
-    return re.sub(r"[\s%]", lambda sign: quote(sign[0]), name)
+def escape_id(text: str) -> str:
+    """An id without white space, which separates fields: white space and `%` are percent-encoded."""
+    return re.sub(r"[\s%]", lambda match: quote(match[0]), text)
 
 
-def rows_of(path: Path, form: str, heading: str = "") -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and fields of a TREC file; blank lines are passed over.
+def read_fields(path: Path, layout: str, header: str = "") -> Iterator[tuple[int, list[str]]]:
+    """Line numbers and fields of a TREC file; blank lines are skipped.
 
     Args:
         path: the file.
-        form: names of the fields, separated by blanks.
-        heading: a first line that makes the form its own; it is passed over.
+        layout: names of the fields, separated by blanks.
+        header: alternative layout, which applies if it is the first line.
 
     Raises:
-        InputError: the file cannot be read, holds nothing, or a line has another number of fields.
+        InputError: the file cannot be read or is empty, or a line has the wrong number of fields.
     """
-    number, found, wanted = 0, False, len(form.split())
+    empty, width = True, len(layout.split())
     try:
         with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 fields = line.split()
-                if number == 1 and heading and fields == heading.split():
-                    form, wanted = heading, len(fields)
-                elif len(fields) == wanted:
-                    found = True
+                if number == 1 and fields and fields == header.split():
+                    layout, width = header, len(fields)
+                elif len(fields) == width:
+                    empty = False
                     yield number, fields
                 elif fields:
-                    raise InputError(f"{path}:{number}: expected `{form}`, got {line.strip()!r:.80}.")
+                    raise InputError(f"{path}:{number}: expected `{layout}`, got {line.strip()!r:.80}.")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: line {number + 1} or later is not UTF-8 text; unpack a compressed file first."
-        ) from error
-    if not found:
-        raise InputError(f"{path}: nothing in it; expected lines `{form}`.")
+        raise InputError(f"{path}: not UTF-8 text; decompress it first.") from error
+    if empty:
+        raise InputError(f"{path}: the file is empty; expected lines `{layout}`.")
 
 
 def read_run(path: Path) -> Run:
-    """A TREC run: query -> document -> score.
+    """Read a TREC run.
 
     Raises:
-        InputError: a line is not usable, a score is not a number, or a document stands twice for a query.
+        InputError: a line cannot be used, a score is not a finite number, or a query has a document twice.
     """
-    if regular := read_regular_run(path):
-        return regular
     run: Run = {}
-    for number, (query, _, doc, _, text, _) in rows_of(path, "query Q0 document rank score tag"):
+    for number, (query, _, doc, _, text, _) in read_fields(path, "query Q0 document rank score tag"):
         try:
             score = float(text)
         except ValueError:
             score = math.nan
         if not math.isfinite(score):
             raise InputError(f"{path}:{number}: the score must be a finite number, got `{text}`.")
-        found = run.setdefault(query, {})
-        if doc in found:
+        docs = run.setdefault(query, {})
+        if doc in docs:
             raise InputError(f"{path}:{number}: document `{doc}` stands twice for query `{query}`.")
-        found[doc] = score
-    return run
-
-
-def read_regular_run(path: Path) -> Run | None:
-    """A run as programs write it, one blank between fields and the lines of a query together, in half the time.
-
-    Returns:
-        What `read_run` does, or None where a line is out of the ordinary, so that it may say what is wrong with it.
-    """
-    from pyarrow import ArrowInvalid, BufferReader, compute, csv
-
-    columns = dict(query="string", Q0="string", document="string", rank="string", score="float64", tag="string")
-    try:
-        data = path.read_bytes()
-        if data[:1] in b" \xef" or data[-1:] == b" " or any(sign in data for sign in IRREGULAR):
-            return None
-        table = csv.read_csv(
-            BufferReader(data),
-            csv.ReadOptions(column_names=list(columns)),
-            csv.ParseOptions(delimiter=" ", quote_char=False),
-            csv.ConvertOptions(column_types=columns, null_values=[]),
-        )
-    except (ArrowInvalid, OSError):
-        return None
-    if not compute.all(compute.is_finite(table["score"])).as_py():
-        return None
-    queries = compute.run_end_encode(table["query"].combine_chunks())
-    documents, scores = table["document"].to_pylist(), table["score"].to_pylist()
-    run: Run = {}
-    start = 0
-    for query, end in zip(queries.values.to_pylist(), queries.run_ends.to_pylist(), strict=True):
-        found = dict(zip(documents[start:end], scores[start:end], strict=True))
-        if query in run or len(found) < end - start:
-            return None
-        run[query], start = found, end
+        docs[doc] = score
     return run
 
 
 def read_qrels(path: Path) -> Qrels:
-    """Relevance judgements as TREC (`query 0 document grade`) or BEIR (`query-id corpus-id score`, with this heading)
-    writes them: query -> document -> grade.
+    """Read relevance judgements of TREC (`query 0 document grade`) or BEIR (`query-id corpus-id score`, with header).
 
     Raises:
-        InputError: a line is not usable, a grade is no whole number, or a document has two grades for a query.
+        InputError: a line cannot be used, a grade is not a whole number, or a query has two grades for a document.
     """
     qrels: Qrels = {}
-    for number, (query, *_, doc, text) in rows_of(path, "query 0 document grade", "query-id corpus-id score"):
+    for number, (query, *_, doc, text) in read_fields(path, "query 0 document grade", "query-id corpus-id score"):
         try:
             grade = int(text)
         except ValueError:
             raise InputError(f"{path}:{number}: the grade must be a whole number, got `{text}`.") from None
-        if abs(grade) > LARGEST_GRADE:
-            raise InputError(f"{path}:{number}: grades go up to {LARGEST_GRADE}, got {text:.20}.")
+        if abs(grade) > MAX_GRADE:
+            raise InputError(f"{path}:{number}: grades go up to {MAX_GRADE}, got {text:.20}.")
         if qrels.setdefault(query, {}).setdefault(doc, grade) != grade:
             raise InputError(f"{path}:{number}: document `{doc}` has two grades for query `{query}`.")
     return qrels

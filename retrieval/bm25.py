@@ -1,4 +1,4 @@
-"""BM25 with rank-bm25: exact scores for small collections."""
+"""BM25 with rank-bm25: exact scores in memory, for small collections."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -11,20 +11,11 @@ from core.records import Hit, Passage
 from retrieval.analyzer import Analyzer
 
 
-class LuceneOkapi(BM25Okapi):
-    """rank-bm25's Okapi with Lucene's idf, log(1 + (N - n + 0.5) / (n + 0.5)): a frequent term never scores below
-    zero."""
-
-    def _calc_idf(self, nd: dict[str, int]) -> None:
-        for word, documents in nd.items():
-            self.idf[word] = float(np.log(1 + (self.corpus_size - documents + 0.5) / (documents + 0.5)))
-
-
 class PublishedBM25L(BM25L):
-    """rank-bm25's BM25L without the term frequency that it multiplies the published formula with once too often."""
+    """BM25L as published; rank-bm25's class multiplies by the term frequency once more."""
 
     def get_batch_scores(self, query: list[str], doc_ids: Sequence[int]) -> list[float]:
-        """Scores of documents for a query of one term that they all have.
+        """Scores of documents that all contain the one term of the query.
 
         Source: Lv and Zhai, "When Documents Are Very Long, BM25 Fails!", SIGIR 2011.
         """
@@ -33,24 +24,35 @@ class PublishedBM25L(BM25L):
         return [score / frequency for score, frequency in zip(scores, frequencies, strict=True)]
 
 
-VARIANTS: dict[str, type[BM25]] = {"lucene": LuceneOkapi, "okapi": BM25Okapi, "plus": BM25Plus, "l": PublishedBM25L}
+VARIANTS: dict[str, type[BM25]] = {"lucene": BM25Okapi, "okapi": BM25Okapi, "plus": BM25Plus, "l": PublishedBM25L}
 
 
-def no_words() -> InputError:
+def no_terms_error() -> InputError:
+    """The error for a collection without a single term."""
     return InputError("the collection has no words in it; is `retrieval.analyzer` right for its language?")
+
+
+def lucene_idf(documents: int, containing: int) -> float:
+    """Lucene's inverse document frequency, which is never negative.
+
+    Args:
+        documents: size of the collection.
+        containing: number of documents that contain the term.
+    """
+    return float(np.log(1 + (documents - containing + 0.5) / (containing + 0.5)))
 
 
 class RankBM25:
     """A collection ranked by BM25.
 
-    A document's score is the sum over the query's terms that it has. The scores of a term are computed by rank-bm25,
-    for the documents that have it, when the term is first asked for.
+    A document's score is the sum over the query terms that it contains. The scores of a term are computed by rank-bm25
+    for the documents that contain it, when the term is first searched.
 
     Args:
-        passages: the collection; of an empty one every search finds nothing.
+        passages: the collection; may be empty.
         analyzer: text to terms.
         k1: term-frequency saturation, at least 0.
-        b: length normalisation, 0 to 1.
+        b: length normalization, 0 to 1.
         variant: `lucene`, `okapi`, `plus` or `l` (`retrieval.bm25_variant`).
 
     Raises:
@@ -65,43 +67,43 @@ class RankBM25:
         b: float = 0.4,
         variant: str = "lucene",
     ):
+        self.analyzer = analyzer
         self.ids: list[str] = []
-        terms = []
+        documents = []
         for passage in passages:
             self.ids.append(passage.id)
-            terms.append(analyzer(passage.content))
-        if terms and not any(terms):
-            raise no_words()
-        self.analyzer = analyzer
-        self._rows: dict[str, list[int]] = defaultdict(list)  # term -> the documents that have it
-        self._known: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        if terms:
-            self._model = VARIANTS[variant](terms, k1=k1, b=b)
+            documents.append(analyzer(passage.content))
+        if documents and not any(documents):
+            raise no_terms_error()
+        self._postings: dict[str, list[int]] = defaultdict(list)  # term -> rows of the documents that contain it
+        self._term_scores: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        if documents:
+            self._model = VARIANTS[variant](documents, k1=k1, b=b)
             self._model.doc_len = np.array(self._model.doc_len)
             for row, frequencies in enumerate(self._model.doc_freqs):
                 for term in frequencies:
-                    self._rows[term].append(row)
+                    self._postings[term].append(row)
+            if variant == "lucene":
+                self._model.idf = {term: lucene_idf(len(self.ids), len(rows)) for term, rows in self._postings.items()}
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Up to `k` documents per query that share a term with it; equal scores in collection order."""
+        """Up to `k` documents per query that share a term with it; ties stay in collection order."""
         return [self._search_one(query, k) for query in queries]
 
     def _search_one(self, query: str, k: int) -> list[Hit]:
-        terms = [term for term in self.analyzer(query) if term in self._rows]
-        if not terms:
-            return []
         scores, matched = np.zeros(len(self.ids)), np.zeros(len(self.ids), dtype=bool)
-        for term in terms:
-            rows, values = self._scores_of(term)
-            scores[rows] += values
-            matched[rows] = True
+        for term in self.analyzer(query):
+            if term in self._postings:
+                rows, values = self._scores_of_term(term)
+                scores[rows] += values
+                matched[rows] = True
         rows = np.flatnonzero(matched)
-        best = rows[np.argsort(-scores[rows], kind="stable")][:k]
-        return [Hit(self.ids[row], float(scores[row])) for row in best]
+        top = rows[np.argsort(-scores[rows], kind="stable")][:k]
+        return [Hit(self.ids[row], float(scores[row])) for row in top]
 
-    def _scores_of(self, term: str) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of the documents that have a term, and what it adds to the score of each."""
-        if term not in self._known:
-            rows = self._rows[term]
-            self._known[term] = np.array(rows), np.array(self._model.get_batch_scores([term], rows))
-        return self._known[term]
+    def _scores_of_term(self, term: str) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the documents that contain a term, and what the term adds to the score of each."""
+        if term not in self._term_scores:
+            rows = self._postings[term]
+            self._term_scores[term] = np.array(rows), np.array(self._model.get_batch_scores([term], rows))
+        return self._term_scores[term]

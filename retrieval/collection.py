@@ -1,7 +1,7 @@
 """Collections: read once from their source, then opened by memory map.
 
-`open_collection` keeps a checked copy of a source in the user's cache: `passages.arrow`, and two arrays that lead from
-an id to its row. What is made from a collection (indexes, embeddings) lives beside them in `Collection.folder`.
+`open_collection` keeps a checked copy of a source in the user's cache: `passages.arrow`, and two arrays that map the
+hash of an id to its row. Indexes and embeddings of a collection are kept beside them, in `Collection.folder`.
 """
 
 import hashlib
@@ -15,53 +15,52 @@ from filelock import FileLock
 
 from core.artifacts import read_json, write_json
 from core.cache import cached_sha256, user_cache
+from core.data_sources import DataSource, by_data_set, is_hub_name
 from core.errors import InputError
-from core.inputs import by_set, corpus_source, is_hub_name, set_names
+from core.progress import log
 from core.records import Passage
-from core.runtime import log
-from core.settings import Settings
-from retrieval.corpus import WAY_OUT, LeftOut, hub_data_set, read_corpus
-from retrieval.passage_file import PassageFile, write_passages
+from retrieval.arrow_store import ArrowStore, write_passages
+from retrieval.corpus import SKIP_HINT, SkipReport, hub_dataset, read_corpus
 
 FORMAT = 1  # of the files in a collection's folder
-SAY_EVERY = 1_000_000  # passages
+LOG_EVERY = 1_000_000  # passages
 
 
 class Collection:
     """A checked collection; open one with `open_collection`.
 
     Args:
-        folder: its folder in the cache; what is made from the collection may be kept there.
-        identity: SHA-256 of the source file, or the fingerprint of a Hub data set.
+        folder: its folder in the cache, which also keeps what is derived from the collection.
+        identity: SHA-256 of the source, see `source_identity`.
     """
 
     def __init__(self, folder: Path, identity: str):
         self.folder, self.identity = folder, identity
-        self._file = PassageFile(folder / "passages.arrow")
+        self._store = ArrowStore(folder / "passages.arrow")
         self._hashes = np.load(folder / "hashes.npy", mmap_mode="r", allow_pickle=False)
         self._rows = np.load(folder / "rows.npy", mmap_mode="r", allow_pickle=False)
 
     def __len__(self) -> int:
-        return len(self._file)
+        return len(self._store)
 
     def __contains__(self, doc: str) -> bool:
         return self._row_of(doc) is not None
 
     def passages(self) -> Iterator[Passage]:
         """Every passage, in the order of the source."""
-        return iter(self._file)
+        return iter(self._store)
 
     def ids(self, rows: Sequence[int]) -> list[str]:
-        """The ids of rows (places in the order of the source, from 0)."""
-        return self._file.ids(rows)
+        """The ids of rows (positions in the order of the source, from 0)."""
+        return self._store.ids(rows)
 
     def contents(self, ids: Sequence[str]) -> list[str]:
-        """What the generator reads of each document: `Passage.content`.
+        """The text that the generator reads of each document: `Passage.content`.
 
         Raises:
             InputError: an id is not in the collection.
         """
-        found = []
+        contents = []
         for doc in ids:
             row = self._row_of(doc)
             if row is None:
@@ -69,32 +68,28 @@ class Collection:
                     f"the document `{doc}` is not in the collection; what is ranked must have the ids of "
                     f"`data.corpus`."
                 )
-            found.append(self._file.passage(row).content)
-        return found
+            contents.append(self._store.passage(row).content)
+        return contents
 
     def _row_of(self, doc: str) -> int | None:
-        key = np.uint64(hash_of(doc))
-        place = int(np.searchsorted(self._hashes, key))
-        while place < len(self._hashes) and self._hashes[place] == key:  # different ids may share a hash
-            row = int(self._rows[place])
-            if self._file.id(row) == doc:
-                return row
-            place += 1
-        return None
+        key = np.uint64(id_hash(doc))
+        start, end = (int(np.searchsorted(self._hashes, key, side)) for side in ("left", "right"))
+        rows = self._rows[start:end].tolist()  # different ids may have the same hash
+        return next((row for row in rows if self._store.id(row) == doc), None)
 
 
 def open_collection(source: str, cache: Path | None = None, on_bad: Literal["stop", "skip"] = "stop") -> Collection:
-    """Open a collection; its source is read and checked first when that was not done before.
+    """Open a collection; on the first call its source is read and checked.
 
-    Several processes may open the same source at once: one reads it, the others wait.
+    Several processes may open a source at once: one reads it, the others wait.
 
     Args:
         source: a .jsonl or .tsv file (both also .gz), a .parquet file, or the name of a Hub data set.
-        cache: folder of all collections; `user_cache()` when not given.
-        on_bad: raise for a passage that cannot be used (`stop`), or leave it out and count it (`skip`).
+        cache: folder of all collections; `user_cache()` by default.
+        on_bad: raise for a record that cannot be used (`stop`), or skip and count it (`skip`).
 
     Raises:
-        InputError: a record cannot be used (names file, line, field and value), an id stands twice, or there is no
+        InputError: a record cannot be used (names file, line, field and value), an id is duplicated, or there is no
             passage.
     """
     cache = cache or user_cache()
@@ -105,56 +100,61 @@ def open_collection(source: str, cache: Path | None = None, on_bad: Literal["sto
             f"{cache}: collections cannot be kept there ({error.strerror}); name another folder with "
             f"`--retrieval.cache`."
         ) from error
-    identity = identity_of(source, cache)
+    identity = source_identity(source, cache)
     folder = cache / identity[:16]
     folder.mkdir(parents=True, exist_ok=True)
-    complete = folder / "collection.json"
+    manifest = folder / "collection.json"
     with FileLock(folder / ".lock"):
-        if not complete.exists() or read_json(complete)["format"] != FORMAT:
-            left_out = LeftOut() if on_bad == "skip" else None
-            count = build(source, folder, left_out)
-            if identity_of(source, cache) != identity:
+        if not manifest.exists() or read_json(manifest)["format"] != FORMAT:
+            skipped = SkipReport() if on_bad == "skip" else None
+            count = import_source(source, folder, skipped)
+            if source_identity(source, cache) != identity:
                 raise InputError(f"{source}: the file changed while it was read; start again.")
-            skipped = left_out or LeftOut()
-            made = {"source": source, "identity": identity, "passages": count}
-            made |= {"left_out": skipped.count, "first_left_out": skipped.first}
-            write_json(complete, {"format": FORMAT} | made)
+            skipped = skipped or SkipReport()
+            info = {"format": FORMAT, "source": source, "identity": identity, "passages": count}
+            write_json(manifest, info | {"left_out": skipped.count, "first_left_out": skipped.first})
             log.info("collection: %d passages, %d records left out -> %s", count, skipped.count, folder)
-    made = read_json(complete)
-    if made["left_out"] and on_bad == "stop":
+    info = read_json(manifest)
+    if info["left_out"] and on_bad == "stop":
         raise InputError(
-            f"{made['first_left_out']} There are {made['left_out']} bad records in {made['source']}. {WAY_OUT}"
+            f"{info['first_left_out']} There are {info['left_out']} bad records in {info['source']}. {SKIP_HINT}"
         )
     return Collection(folder, identity)
 
 
-def collection_of(settings: Settings, source: str | None = None) -> Collection:
-    """The collection of a run, or another `source` with the run's settings."""
-    cache = Path(settings.retrieval.cache) if settings.retrieval.cache else None
-    return open_collection(source or corpus_source(settings), cache, settings.data.on_bad)
+def open_collections(
+    sources: Sequence[DataSource], cache: str | None = None, on_bad: Literal["stop", "skip"] = "stop"
+) -> dict[str, Collection]:
+    """The collection of each data set, by the name of the set.
 
-
-def collections_of(settings: Settings) -> dict[str, Collection]:
-    """The collection of each data set, by the set's name; in a run without `data.sets` its only one, under ""."""
-    return {name: collection_of(settings, corpus_source(settings, name)) for name in set_names(settings)}
+    Args:
+        sources: the data sets.
+        cache: folder of all collections; `user_cache()` when not given.
+        on_bad: as for `open_collection`.
+    """
+    folder = Path(cache) if cache else None
+    return {source.name: open_collection(source.corpus, folder, on_bad) for source in sources}
 
 
 def identities_of(collections: Mapping[str, Collection]) -> str | dict[str, str]:
     """What a stage records of the collections that it reads."""
-    return by_set({name: collection.identity for name, collection in collections.items()})
+    return by_data_set({name: collection.identity for name, collection in collections.items()})
 
 
-def identity_of(source: str, cache: Path) -> str:
-    """What tells a source from others: the SHA-256 of a file, or the fingerprint of a Hub data set.
+def source_identity(source: str, cache: Path) -> str:
+    """What tells a source from others: the SHA-256 of a file, or that of the Arrow files of a Hub data set.
 
-    A file's hash is noted in the cache, and computed again when the file's size, inode or times have changed.
+    Args:
+        source: a file or the name of a Hub data set.
+        cache: keeps the hashes, so that a file is read again only after a change.
 
     Raises:
-        InputError: the file cannot be read, or the data set not be fetched.
+        InputError: the file cannot be read, or the data set cannot be loaded.
     """
     path = Path(source)
     if not path.is_file() and is_hub_name(source):
-        return hub_data_set(source)._fingerprint
+        hashes = [cached_sha256(Path(file["filename"]), cache) for file in hub_dataset(source).cache_files]
+        return hashlib.sha256("".join(hashes).encode()).hexdigest()
     try:
         path.stat()
     except OSError as error:
@@ -162,18 +162,18 @@ def identity_of(source: str, cache: Path) -> str:
     return cached_sha256(path, cache)
 
 
-def hash_of(doc: str) -> int:
-    """64 bits that stand for an id."""
+def id_hash(doc: str) -> int:
+    """A 64-bit hash of a document id."""
     return int.from_bytes(hashlib.blake2b(doc.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
 
 
-def build(source: str, folder: Path, left_out: LeftOut | None) -> int:
-    """Read a source into a folder.
+def import_source(source: str, folder: Path, skipped: SkipReport | None) -> int:
+    """Read a source into a folder of the cache.
 
     Args:
         source: the source.
-        folder: where its files go; a reading that was stopped leaves a `.partial` file for the next to write over.
-        left_out: takes the records that cannot be used; without it, the first one raises.
+        folder: where the files go; an interrupted import leaves a `.partial` file that the next one overwrites.
+        skipped: collects the records that cannot be used; without it, the first of them raises.
 
     Returns:
         Number of passages.
@@ -182,33 +182,33 @@ def build(source: str, folder: Path, left_out: LeftOut | None) -> int:
         InputError: see `open_collection`.
     """
     log.info("collection: reading %s", source)
-    hashes, numbers = array("Q"), array("Q")
+    hashes, line_numbers = array("Q"), array("Q")
 
-    def noted() -> Iterator[Passage]:
-        for number, passage in read_corpus(source, left_out):
-            hashes.append(hash_of(passage.id))
-            numbers.append(number)
-            if len(hashes) % SAY_EVERY == 0:
+    def passages() -> Iterator[Passage]:
+        for number, passage in read_corpus(source, skipped):
+            hashes.append(id_hash(passage.id))
+            line_numbers.append(number)
+            if len(hashes) % LOG_EVERY == 0:
                 log.info("collection: %d passages read", len(hashes))
             yield passage
 
     partial = folder / "passages.partial"
-    write_passages(partial, noted())
-    keys, read = np.array(hashes, dtype=np.uint64), PassageFile(partial)
-    twice = repeated(keys, read)
-    for row in sorted(twice):
-        error = InputError(f"{source}:{numbers[row]}: the id `{read.id(row)}` stands twice; ids must be unique.")
-        if left_out is None:
-            raise InputError(f"{error} {WAY_OUT}")
-        left_out.add(error)
+    write_passages(partial, passages())
+    keys, store = np.array(hashes, dtype=np.uint64), ArrowStore(partial)
+    duplicates = duplicate_rows(keys, store)
+    for row in duplicates:
+        error = InputError(f"{source}:{line_numbers[row]}: the id `{store.id(row)}` stands twice; ids must be unique.")
+        if skipped is None:
+            raise InputError(f"{error} {SKIP_HINT}")
+        skipped.add(error)
     if not len(keys):
-        why = f" {left_out.count} records were left out, the first: {left_out.first}" if left_out else ""
-        raise InputError(f"{source}: the collection is empty; passages with `id` and `text` are expected.{why}")
-    if twice:
-        keys = np.delete(keys, sorted(twice))
-        kept = folder / "kept.partial"
-        write_passages(kept, (passage for row, passage in enumerate(read) if row not in twice))
-        kept.replace(partial)
+        reason = f" {skipped.count} records were left out, the first: {skipped.first}" if skipped else ""
+        raise InputError(f"{source}: the collection is empty; passages with `id` and `text` are expected.{reason}")
+    if duplicates:
+        keys = np.delete(keys, duplicates)
+        unique, dropped = folder / "unique.partial", set(duplicates)
+        write_passages(unique, (passage for row, passage in enumerate(store) if row not in dropped))
+        unique.replace(partial)
     order = np.argsort(keys, kind="stable")
     np.save(folder / "hashes.npy", keys[order], allow_pickle=False)
     np.save(folder / "rows.npy", order, allow_pickle=False)
@@ -216,18 +216,20 @@ def build(source: str, folder: Path, left_out: LeftOut | None) -> int:
     return len(keys)
 
 
-def repeated(keys: np.ndarray, read: PassageFile) -> set[int]:
-    """Rows whose id stood in an earlier row.
+def duplicate_rows(hashes: np.ndarray, store: ArrowStore) -> list[int]:
+    """Rows whose id is that of an earlier row, ascending.
 
     Args:
-        keys: [passages] the hash of each id.
-        read: the passages.
+        hashes: [passages] the hash of each id.
+        store: the passages.
     """
-    order = np.argsort(keys, kind="stable")
-    same = np.flatnonzero(keys[order][1:] == keys[order][:-1])
-    seen, twice = set(), set()
-    for row in sorted({int(order[place]) for start in same for place in (start, start + 1)}):
-        if read.id(row) in seen:
-            twice.add(row)
-        seen.add(read.id(row))
-    return twice
+    order = np.argsort(hashes, kind="stable")
+    same = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
+    seen: set[str] = set()
+    duplicates = []
+    for row in np.unique(np.concatenate([order[same], order[same + 1]])).tolist():
+        doc = store.id(row)
+        if doc in seen:
+            duplicates.append(row)
+        seen.add(doc)
+    return duplicates

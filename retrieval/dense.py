@@ -1,122 +1,156 @@
-"""Dense retrieval: an encoder's vectors, ranked by inner product with FAISS."""
+"""Dense retrieval: passages encoded in shards, and a FAISS index that ranks them by inner product."""
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import faiss
 import numpy as np
-from filelock import FileLock
 
+from core.artifacts import write_json
+from core.cache import build_once
 from core.errors import InputError, first_line
+from core.progress import Progress, log
 from core.records import Hit
-from core.runtime import log
 from core.settings import RetrievalSettings
-from retrieval.embeddings import SHARD, TextEncoder, embed, folder_of
+from retrieval.collection import Collection
+from retrieval.encoder import Encoder
 
-if TYPE_CHECKING:
-    import faiss
-
-    from retrieval.collection import Collection
-
-LINKS, BUILD_BREADTH, SEARCH_BREADTH = 32, 200, 128  # HNSW: neighbours, and candidates while building and searching
-PER_LIST = 39  # IVF: least vectors per list to learn the lists from, faiss' own bound
-SAMPLE = 128  # IVF: vectors per list that the lists are learnt from at most
+SHARD = 8192  # passages; the most that an interrupted process loses
+HNSW_LINKS, HNSW_CONSTRUCTION, HNSW_SEARCH = 32, 200, 128  # neighbours; candidates while building and searching
+IVF_MIN_TRAINING, IVF_MAX_TRAINING = 39, 128  # training vectors per list; faiss warns below 39
 
 
 class DenseRetriever:
     """A collection ranked by the inner product of vectors.
 
     Args:
-        encoder: texts to vectors.
-        index: the vectors of the passages, in collection order.
+        encoder: encodes queries.
+        index: the vectors of the passages in collection order; None for an empty collection.
         ids_of: rows -> document ids.
     """
 
-    def __init__(
-        self, encoder: TextEncoder, index: "faiss.Index | None", ids_of: Callable[[Sequence[int]], list[str]]
-    ):
+    def __init__(self, encoder: Encoder, index: faiss.Index | None, ids_of: Callable[[Sequence[int]], list[str]]):
         self.encoder, self.index, self.ids_of = encoder, index, ids_of
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """The `k` documents nearest to each query; none for a query without text, or in an empty collection."""
+        """The `k` nearest documents per query; none for a blank query or in an empty collection."""
         hits: list[list[Hit]] = [[] for _ in queries]
-        asked = [i for i, query in enumerate(queries) if query.strip()]
-        if not asked or self.index is None:
+        positions = [i for i, query in enumerate(queries) if query.strip()]
+        if not positions or self.index is None:
             return hits
-        vectors = self.encoder.queries([queries[i] for i in asked])
+        vectors = self.encoder.encode_queries([queries[i] for i in positions])
         scores, rows = self.index.search(vectors, min(k, self.index.ntotal))
-        order = np.lexsort((rows, -scores))  # equal scores in collection order
-        scores, rows = (np.take_along_axis(found, order, 1) for found in (scores, rows))
-        found = rows >= 0  # an approximate index may find fewer
-        ids = iter(self.ids_of(rows[found].tolist()))
-        for i, row_scores, row_found in zip(asked, scores, found, strict=True):
-            hits[i] = [Hit(next(ids), float(score)) for score in row_scores[row_found]]
+        order = np.lexsort((rows, -scores))  # ties in collection order
+        scores, rows = np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+        valid = rows >= 0  # an approximate index may return fewer than k
+        ids = iter(self.ids_of(rows[valid].tolist()))
+        for i, row_scores, row_valid in zip(positions, scores, valid, strict=True):
+            hits[i] = [Hit(next(ids), float(score)) for score in row_scores[row_valid]]
         return hits
 
 
-def dense_retriever(settings: RetrievalSettings, collection: "Collection") -> DenseRetriever:
-    """The retriever of the settings, from the collection's cache folder or made now.
+def build_dense(settings: RetrievalSettings, collection: Collection) -> DenseRetriever:
+    """The dense engine over a collection; vectors and index are computed first if the cache does not have them.
 
     Raises:
-        InputError: no encoder is named, it cannot be loaded, or faiss is not installed.
+        InputError: the encoder cannot be loaded.
     """
-    if not settings.encoder:
-        raise InputError(
-            "`retrieval.encoder` is not set; `dense` needs a folder or Hub id such as "
-            "`--retrieval.encoder sentence-transformers/all-MiniLM-L6-v2`."
-        )
-    check_faiss()
-    from retrieval.encoder_files import load_encoder
-
-    encoder = load_encoder(
+    encoder = Encoder(
         settings.encoder, settings.pooling, settings.normalize, settings.query_prefix, settings.passage_prefix,
         settings.max_length, settings.dtype, settings.batch_tokens,
     )  # fmt: skip
     return DenseRetriever(encoder, load_index(settings.faiss, collection, encoder), collection.ids)
 
 
-def check_faiss() -> None:
-    """Make sure that faiss is there before hours are spent on vectors for it.
-
-    Raises:
-        InputError: it is not; says how to get it.
-    """
-    try:
-        import faiss  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            f"`retrieval.engine dense` needs faiss ({error}): pip install 'query-rewriter-trainer[dense]'"
-        ) from error
+def embeddings_folder(collection: Collection, encoder: Encoder) -> Path:
+    """The cache folder of a collection's vectors by an encoder: `dense-<hash of the encoder's config>`."""
+    key = hashlib.sha256(json.dumps(encoder.config, sort_keys=True).encode()).hexdigest()[:16]
+    return collection.folder / f"dense-{key}"
 
 
-def load_index(kind: str, collection: "Collection", encoder: TextEncoder, shard: int = SHARD) -> "faiss.Index | None":
-    """The index of a collection, memory-mapped; made once, with the vectors that it needs.
+def encode_corpus(collection: Collection, encoder: Encoder, shard_size: int = SHARD) -> list[Path]:
+    """Encode the passages of a collection into shards; existing shards are kept.
+
+    Shard n holds the rows from n x `shard_size` on, float32 [rows, dimension], in `shard-<n>.npy`. Processes, of one
+    run or of several, share the work: each takes the next shard that no other process has or works on, and at the end
+    waits for the shards that others still work on.
 
     Args:
-        kind: `flat` compares with every vector; `ivf` with the nearest lists of them; `hnsw` walks a graph.
         collection: the passages.
-        encoder: what makes the vectors.
-        shard: rows per shard of vectors.
+        encoder: encodes them.
+        shard_size: rows per shard.
+
+    Returns:
+        The files of the shards in order.
+    """
+    folder, total = embeddings_folder(collection, encoder), len(collection)
+    sizes = [min(shard_size, total - start) for start in range(0, total, shard_size)]
+    shards = [folder / f"shard-{number:05d}.npy" for number in range(len(sizes))]
+    if not (folder / "plan.json").exists():
+        write_json(folder / "plan.json", {"collection": collection.identity, **encoder.config})
+    missing = [size for shard, size in zip(shards, sizes, strict=True) if not shard.exists()]
+    if len(missing) < len(shards):
+        log.info("embeddings: %d of %d shards exist", len(shards) - len(missing), len(shards))
+    with Progress("embeddings", sum(missing), "passages") as progress:
+        for wait in (False, True):  # the second pass takes the shards of processes that were killed
+            if all(shard.exists() for shard in shards):
+                break
+            for shard, texts in zip(shards, read_texts(collection, shard_size), strict=True):
+                if build_once(shard, lambda partial, texts=texts: save_vectors(partial, encoder, texts), wait):
+                    progress.advance(len(texts))
+    return shards
+
+
+def read_texts(collection: Collection, size: int) -> Iterator[list[str]]:
+    """The texts of a collection in lists of `size`; the last may be shorter."""
+    passages = collection.passages()
+    while texts := [passage.content for passage in islice(passages, size)]:
+        yield texts
+
+
+def save_vectors(file: Path, encoder: Encoder, texts: Sequence[str]) -> None:
+    """Encode passages and write their vectors."""
+    with file.open("wb") as handle:
+        np.save(handle, encoder.encode_passages(texts), allow_pickle=False)
+
+
+def load_shard(file: Path) -> np.ndarray:
+    """The vectors of a shard, memory-mapped.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    try:
+        return np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{file} is damaged ({error}); delete it and start the same command again.") from error
+
+
+def load_index(kind: str, collection: Collection, encoder: Encoder, shard_size: int = SHARD) -> faiss.Index | None:
+    """The FAISS index of a collection, memory-mapped; built first, with the vectors, if the cache does not have it.
+
+    Args:
+        kind: `flat` (exact), `ivf` (searches the nearest clusters) or `hnsw` (walks a graph).
+        collection: the passages.
+        encoder: encodes them.
+        shard_size: rows per shard of vectors.
 
     Returns:
         The index; None for an empty collection.
 
     Raises:
-        InputError: the index' file is damaged.
+        InputError: the file of the index or of a shard is damaged.
     """
-    import faiss
-
     if not len(collection):
         return None
-    file = folder_of(collection, encoder) / f"{kind}.faiss"
+    file = embeddings_folder(collection, encoder) / f"{kind}.faiss"
     if not file.exists():
-        shards = embed(collection, encoder, shard)
-        with FileLock(f"{file}.lock"):
-            if not file.exists():
-                log.info("index: %s over %d vectors -> %s", kind, len(collection), file)
-                temporary = file.with_suffix(".part")
-                faiss.write_index(make_index(kind, shards, len(collection)), str(temporary))
-                temporary.replace(file)
+        shards = encode_corpus(collection, encoder, shard_size)
+        log.info("index: %s over %d vectors -> %s", kind, len(collection), file)
+        build_once(file, lambda partial: faiss.write_index(build_index(kind, shards, len(collection)), str(partial)))
     try:
         return faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
@@ -125,41 +159,36 @@ def load_index(kind: str, collection: "Collection", encoder: TextEncoder, shard:
         ) from error
 
 
-def make_index(kind: str, shards: Sequence[Path], total: int) -> "faiss.Index":
-    """An index of the vectors of shards.
+def build_index(kind: str, shards: Sequence[Path], total: int) -> faiss.Index:
+    """Build an index of vectors.
 
-    IVF has about 4 sqrt(n) lists, of which a query looks into 1 in 32 and at least 16. HNSW and IVF expect vectors of
-    one length; with others they find fewer of the best.
+    IVF has about 4 sqrt(n) lists; a query searches 1 in 32 of them and at least 16. HNSW and IVF expect normalized
+    vectors and have a lower recall with others.
 
     Args:
         kind: `flat`, `ivf` or `hnsw`.
-        shards: files of float32 [rows, width], in order.
-        total: rows of all.
+        shards: files of float32 [rows, dimension], in order.
+        total: rows of all shards.
+
+    Raises:
+        InputError: a shard is damaged, or the shards have more or fewer rows.
     """
-    import faiss
-
-    width = read(shards[0]).shape[1]
+    dimension = load_shard(shards[0]).shape[1]
     if kind == "flat":
-        index = faiss.IndexFlatIP(width)
+        index = faiss.IndexFlatIP(dimension)
     elif kind == "hnsw":
-        index = faiss.IndexHNSWFlat(width, LINKS, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction, index.hnsw.efSearch = BUILD_BREADTH, SEARCH_BREADTH
+        index = faiss.IndexHNSWFlat(dimension, HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction, index.hnsw.efSearch = HNSW_CONSTRUCTION, HNSW_SEARCH
     else:
-        lists = max(1, min(round(4 * total**0.5), total // PER_LIST))
-        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, lists, faiss.METRIC_INNER_PRODUCT)
+        lists = max(1, min(round(4 * total**0.5), total // IVF_MIN_TRAINING))
+        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dimension), dimension, lists, faiss.METRIC_INNER_PRODUCT)
         index.nprobe = min(lists, max(16, lists // 32))
-        index.train(sample(shards, total, lists * SAMPLE))
+        step = max(1, -(-total // (lists * IVF_MAX_TRAINING)))
+        index.train(np.concatenate([load_shard(shard)[::step] for shard in shards]))
     for shard in shards:
-        index.add(read(shard))
+        index.add(load_shard(shard))
+    if index.ntotal != total:
+        raise InputError(
+            f"{shards[0].parent}: its shards have {index.ntotal} rows, not {total}; delete them and start again."
+        )
     return index
-
-
-def read(shard: Path) -> np.ndarray:
-    """The vectors of a shard, memory-mapped."""
-    return np.load(shard, mmap_mode="r", allow_pickle=False)
-
-
-def sample(shards: Sequence[Path], total: int, most: int) -> np.ndarray:
-    """At most so many vectors, spread evenly over all shards."""
-    step = max(1, -(-total // most))
-    return np.concatenate([read(shard)[::step] for shard in shards])

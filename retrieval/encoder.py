@@ -1,114 +1,181 @@
-"""A text encoder: texts to vectors by a Transformers model, a pooling of its token states, and what comes after.
+"""Text encoders on sentence-transformers: its own models, plain Transformers encoders and ANCE checkpoints.
 
-Imports torch: import it inside functions.
+Imports torch and sentence-transformers; import this module in the function that uses it.
 """
 
+import json
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize, Pooling, Transformer
+from sentence_transformers.util import disable_logging, is_sentence_transformer_model, load_file_path
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 
 from core.batching import batches_by_tokens
-from core.errors import InputError
+from core.cache import model_identity
+from core.errors import InputError, first_line
+
+logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
+
+UNLIMITED = 1 << 20  # tokens, where a model has no position embeddings
+RESERVED_POSITIONS = {"camembert": 2, "mpnet": 2, "roberta": 2, "xlm-roberta": 2}  # not usable for tokens
 
 
-def mean(states: Tensor, mask: Tensor) -> Tensor:
-    """The mean state of a row's tokens."""
-    weights = mask[..., None].to(states.dtype)
-    return (states * weights).sum(1) / weights.sum(1)
-
-
-def maximum(states: Tensor, mask: Tensor) -> Tensor:
-    """The largest value of each dimension over a row's tokens."""
-    return states.masked_fill(mask[..., None] == 0, float("-inf")).amax(1)
-
-
-def first(states: Tensor, mask: Tensor) -> Tensor:
-    """The state of a row's first token, wherever it is padded."""
-    return states[torch.arange(len(states), device=states.device), mask.argmax(1)]
-
-
-def last(states: Tensor, mask: Tensor) -> Tensor:
-    """The state of a row's last token, wherever it is padded."""
-    return states[torch.arange(len(states), device=states.device), mask.shape[1] - 1 - mask.flip(1).argmax(1)]
-
-
-POOLINGS = {"mean": mean, "cls": first, "max": maximum, "lasttoken": last}
-"""Name -> function of token states [rows, length, width] and mask [rows, length] to vectors [rows, width]."""
-
-
-@dataclass
 class Encoder:
-    """A loaded encoder, in evaluation mode.
+    """Encodes queries and passages as vectors. Arguments that are None keep what the files of the encoder say.
 
-    `name` is what the user wrote; `identity` tells its weights and files from others. `heads` come after the pooling;
-    `max_length` is in tokens, prefix and special tokens included; `batch_tokens` bounds a padded batch.
+    Args:
+        name: folder or Hub id; weights must be safetensors, and no code of the repository is run.
+        pooling: `mean` or `cls`, for a plain Transformers encoder (`mean` when None).
+        normalize: scale vectors to length 1.
+        query_prefix: prepended to each query.
+        passage_prefix: prepended to each passage.
+        max_length: tokens of the longest text; longer texts are truncated.
+        dtype: float32, bfloat16 or float16.
+        batch_tokens: largest number of tokens per padded batch.
+
+    Raises:
+        InputError: the encoder cannot be loaded, or contradicts an argument.
     """
 
-    name: str
-    identity: str
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    max_length: int
-    pooling: str = "mean"
-    heads: nn.Sequential = field(default_factory=nn.Sequential)
-    normalize: bool = False
-    lower: bool = False
-    query_prefix: str = ""
-    passage_prefix: str = ""
-    batch_tokens: int = 16384
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        """All that decides the vector of a passage."""
-        return {
-            "encoder": self.identity,
-            "pooling": self.pooling,
-            "normalize": self.normalize,
-            "passage_prefix": self.passage_prefix,
-            "max_length": self.max_length,
-            "dtype": str(self.model.dtype),
+    def __init__(
+        self,
+        name: str,
+        pooling: str | None = None,
+        normalize: bool | None = None,
+        query_prefix: str | None = None,
+        passage_prefix: str | None = None,
+        max_length: int | None = None,
+        dtype: str = "float32",
+        batch_tokens: int = 16384,
+    ):
+        self.name, self.batch_tokens = name, batch_tokens
+        self.model = model = load_model(name, pooling or "mean", dtype)
+        own_pooling = next((module.pooling_mode for module in model if isinstance(module, Pooling)), None)
+        if pooling and pooling != own_pooling:
+            raise InputError(
+                f"`retrieval.pooling` is `{pooling}`, but {name} says `{own_pooling}` itself; leave the setting out."
+            )
+        body = model.transformers_model.config
+        positions = getattr(body, "max_position_embeddings", UNLIMITED) - RESERVED_POSITIONS.get(body.model_type, 0)
+        if max_length and max_length > positions:
+            raise InputError(f"`retrieval.max_length` is {max_length}, but {name} takes {positions} tokens at most.")
+        model.max_seq_length = max_length or min(positions, model.max_seq_length)
+        if model.tokenizer.pad_token is None:
+            model.tokenizer.pad_token = model.tokenizer.eos_token
+        normalized = read_json(name, "config_sentence_transformers.json").get("similarity_fn_name") == "cosine"
+        if isinstance(model[-1], Normalize):  # `_encode` normalizes
+            normalized = True
+            del model[-1]
+        self.query_prefix = model.prompts.get("query", "") if query_prefix is None else query_prefix
+        prompts = (model.prompts.get(key) for key in ("document", "passage", "corpus"))
+        self.config = {  # everything that decides the vector of a passage
+            "encoder": model_identity(name),
+            "pooling": own_pooling,
+            "normalize": normalized if normalize is None else normalize,
+            "passage_prefix": next(filter(None, prompts), "") if passage_prefix is None else passage_prefix,
+            "max_length": model.max_seq_length,
+            "dtype": str(model.dtype),
         }
 
-    def queries(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors of queries, float32 [texts, width]."""
-        return self._encode([self.query_prefix + text for text in texts])
+    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
+        """Vectors of queries, float32 [texts, dimension]."""
+        return self._encode(texts, self.query_prefix, self.model.encode_query)
 
-    def passages(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors of passages, float32 [texts, width]."""
-        return self._encode([self.passage_prefix + text for text in texts])
+    def encode_passages(self, texts: Sequence[str]) -> np.ndarray:
+        """Vectors of passages, float32 [texts, dimension]."""
+        return self._encode(texts, self.config["passage_prefix"], self.model.encode_document)
 
-    @torch.inference_mode()
-    def _encode(self, texts: list[str]) -> np.ndarray:
-        """Vectors of texts, computed longest first in batches of at most `batch_tokens` tokens.
+    def _encode(self, texts: Sequence[str], prefix: str, encode) -> np.ndarray:
+        """Encode texts sorted by length, in batches of at most `batch_tokens` tokens.
 
         Raises:
-            InputError: a text has no token, or its vector is not finite.
+            InputError: a vector is not finite.
         """
-        given = [text.lower() for text in texts] if self.lower else texts
-        rows = self.tokenizer(given, truncation=True, max_length=self.max_length)["input_ids"]
-        lengths = [len(row) for row in rows]
-        if 0 in lengths:
+        tokens = self.model.tokenizer([prefix + text for text in texts], truncation=True)["input_ids"]
+        vectors = np.empty((len(texts), self.model.get_embedding_dimension()), dtype=np.float32)
+        options = {"prompt": prefix, "normalize_embeddings": self.config["normalize"], "show_progress_bar": False}
+        for batch in batches_by_tokens([len(ids) for ids in tokens], self.batch_tokens):
+            vectors[batch] = encode([texts[i] for i in batch], batch_size=len(batch), **options)
+        broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(broken):
             raise InputError(
-                f"`retrieval.encoder`: {self.name} makes no token of the text {texts[lengths.index(0)]!r:.60}."
+                f"`retrieval.encoder`: {self.name} gives a vector that is not finite for the text "
+                f"{texts[broken[0]]!r:.60}; try `--retrieval.dtype float32`."
             )
-        found: list[np.ndarray | None] = [None] * len(rows)
-        for batch in batches_by_tokens(lengths, self.batch_tokens):
-            inputs = self.tokenizer.pad({"input_ids": [rows[i] for i in batch]}, return_tensors="pt")
-            ids, mask = (inputs[name].to(self.model.device) for name in ("input_ids", "attention_mask"))
-            states = self.model(input_ids=ids, attention_mask=mask).last_hidden_state.float()
-            vectors = self.heads(POOLINGS[self.pooling](states, mask))
-            if self.normalize:
-                vectors = nn.functional.normalize(vectors, dim=-1)
-            for i, vector in zip(batch, vectors.cpu().numpy(), strict=True):
-                if not np.isfinite(vector).all():
-                    raise InputError(
-                        f"`retrieval.encoder`: {self.name} gives a vector that is not finite for the text "
-                        f"{texts[i]!r:.60}; try `--retrieval.dtype float32`."
-                    )
-                found[i] = vector
-        return np.stack(found)
+        return vectors
+
+
+def load_model(name: str, pooling: str, dtype: str) -> SentenceTransformer:
+    """Load a sentence-transformers model, or a plain Transformers encoder with a pooling.
+
+    Raises:
+        InputError: it cannot be loaded, or has weights that are not safetensors.
+    """
+    options = {"dtype": dtype, "use_safetensors": True}
+    try:
+        if not is_sentence_transformer_model(name):
+            return SentenceTransformer(modules=plain_modules(name, pooling, options))
+        for module in read_json(name, "modules.json")[1:]:  # `use_safetensors` concerns the first, the Transformer
+            files = [load_file_path(name, file, module["path"]) for file in ("model.safetensors", "pytorch_model.bin")]
+            if files[1] and not files[0]:
+                raise OSError(f"{module['path']} has no model.safetensors")
+        model = SentenceTransformer(name, model_kwargs=options)
+        if not isinstance(model.tokenizer, PreTrainedTokenizerBase):
+            raise ValueError("it is not a Transformer text encoder")
+        return model
+    except Exception as error:  # the Hub, Transformers and broken files raise all kinds
+        hint = " https://huggingface.co/spaces/safetensors/convert converts weights to safetensors."
+        raise InputError(
+            f"`retrieval.encoder`: {name} cannot be loaded: {first_line(error)}{hint * ('safetensors' in str(error))}"
+        ) from error
+
+
+def plain_modules(name: str, pooling: str, options: dict[str, Any]) -> list[nn.Module]:
+    """A Transformers encoder and its pooling; ANCE checkpoints have a head of their own.
+
+    Raises:
+        ValueError: the files lack weights of the encoder.
+    """
+    options = options | {"key_mapping": {r"^ance_encoder\.": ""}}  # in `castorini/ance-msmarco-passage`
+    with disable_logging(logging.WARNING):  # Transformers reports weights that it does not use
+        body = Transformer(name, model_kwargs=dict(options))
+        _, report = type(body.auto_model).from_pretrained(name, **options, device_map="meta", output_loading_info=True)
+        missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
+        if missing:
+            raise ValueError(f"it has no weights for `{missing[0]}` and {len(missing) - 1} others.")
+        dimension = body.get_embedding_dimension()
+        if AnceHead.KEY not in report["unexpected_keys"]:
+            return [body, Pooling(dimension, pooling)]
+        head = AnceHead.from_pretrained(name, **options)
+    dense = Dense(dimension, dimension, True, None, head.embeddingHead.weight, head.embeddingHead.bias)
+    norm = LayerNorm(dimension)
+    norm.norm = head.norm
+    return [body, Pooling(dimension, "cls"), dense, norm]
+
+
+class AnceHead(RobertaPreTrainedModel):
+    """The head of ANCE: a linear layer and a layer norm on the state of RoBERTa's first token.
+
+    Source: https://github.com/microsoft/ANCE/blob/master/model/models.py (`RobertaDot_NLL_LN`).
+    """
+
+    KEY = "embeddingHead.weight"
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.embeddingHead = nn.Linear(config.hidden_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size)
+        self.post_init()
+
+
+def read_json(name: str, file: str) -> Any:
+    """A JSON file of a folder or Hub model; an empty object where it does not exist."""
+    path = load_file_path(name, file)
+    return json.loads(Path(path).read_text(encoding="utf-8")) if path else {}

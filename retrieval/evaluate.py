@@ -7,25 +7,22 @@ A query without a result scores 0 and stays in the mean; one without a relevant 
 Equal scores are ordered as trec_eval does: by document id, falling.
 """
 
-import argparse
 import json
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from core.artifacts import write_atomic
+from core.cli import parse_flags, run_command
 from core.errors import InputError
-from core.runtime import run_command
+from core.schema import Positive, Validated
 from core.trec import Qrels, Run, read_qrels, read_run
 from retrieval.metrics import DEFAULT, Comparison, compare_all, per_query
 
 
-def count(qrels: Qrels, run: Run) -> dict[str, int]:
-    """What the measures rest on: queries in all, with a relevant document, of these not in the run, with equal scores,
-    and queries of the run that have no qrels."""
+def count_queries(qrels: Qrels, run: Run) -> dict[str, int]:
+    """Queries of the qrels (`queries`), those with a relevant document (`evaluated`), of these without a result
+    (`missing`) or with equal scores (`tied`), and queries of the run without qrels (`unjudged`)."""
     judged = [query for query, docs in qrels.items() if max(docs.values()) >= 1]
     return {
         "queries": len(qrels),
@@ -36,37 +33,37 @@ def count(qrels: Qrels, run: Run) -> dict[str, int]:
     }
 
 
-def said(name: str, counts: dict[str, int]) -> str:
+def count_line(name: str, counts: dict[str, int]) -> str:
     """One line of counts."""
     without = counts["queries"] - counts["evaluated"]
     return (
         f"{name}: evaluated {counts['evaluated']} of {counts['queries']} queries ({without} without relevant "
         f"documents); {counts['missing']} not in the run score 0, {counts['tied']} have equal scores, "
-        f"{counts['unjudged']} of the run have no qrels"
+        f"{counts['unjudged']} of the run have no qrels\n"
     )
 
 
-def table(means: dict[str, dict[str, float]], compared: dict[str, Comparison]) -> str:
-    """Markdown: a row for each measure, a column for each run, and the comparison."""
-    head = ["measure", *means, *(["difference [95%]", "p"] if compared else [])]
+def table(means: dict[str, dict[str, float]], comparisons: dict[str, Comparison]) -> str:
+    """Markdown: a row per measure, a column per run, and the comparison."""
+    head = ["measure", *means, *(["difference [95%]", "p"] if comparisons else [])]
     rows = [head, ["---"] * len(head)]
     for measure in next(iter(means.values())):
         row = [measure, *(f"{values[measure]:.4f}" for values in means.values())]
-        if measure in compared:
-            one = compared[measure]
-            row += [f"{one.difference:+.4f} [{one.low:+.4f}, {one.high:+.4f}]", f"{one.p:.4f}"]
+        if comparison := comparisons.get(measure):
+            interval = f"[{comparison.low:+.4f}, {comparison.high:+.4f}]"
+            row += [f"{comparison.difference:+.4f} {interval}", f"{comparison.p:.4f}"]
         rows.append(row)
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def measure(path: Path, qrels: Qrels, measures: list[str]) -> tuple[dict[str, int], dict[str, dict[str, float]]]:
-    """Counts and values, measure -> query -> value, of one run.
+def measure_run(path: Path, qrels: Qrels, measures: list[str]) -> tuple[dict[str, int], dict[str, dict[str, float]]]:
+    """Counts of queries and values, measure -> query -> value, of one run.
 
     Raises:
-        InputError: the file is not usable, or no query of both has a relevant document.
+        InputError: the file cannot be used, or no query of it has a relevant document.
     """
     run = read_run(path)
-    counts = count(qrels, run)
+    counts = count_queries(qrels, run)
     if not counts["evaluated"]:
         raise InputError("no query of the qrels has a document with grade 1 or above: nothing can be measured.")
     if counts["missing"] == counts["evaluated"]:
@@ -83,63 +80,64 @@ def evaluate(
         paths: TREC runs; the comparison is first - second.
         qrels: query -> document -> grade.
         measures: as `retrieval.metrics.per_query` takes them.
-        by_conversation: queries whose ids are equal up to the last `_` are drawn as a whole.
-        resamples: of the bootstrap and of the randomisation.
+        by_conversation: resample queries whose ids are equal up to the last `_` together.
+        resamples: of the bootstrap and of the randomization.
 
     Returns:
         The figures, JSON-ready, and the table as text.
 
     Raises:
-        InputError: a file is not usable, or no query has a relevant document.
+        InputError: a file cannot be used, or no query has a relevant document.
     """
     names = [path.name for path in paths]
     if len(set(names)) < len(names):
         names = [str(path) for path in paths]
-    values, lines, made = {}, [], {"runs": {}, "comparison": {}}
-    try:
-        with ProcessPoolExecutor(len(paths)) as pool:  # reading a large run takes longer than all the rest
-            measured = list(pool.map(partial(measure, qrels=qrels, measures=measures), paths))
-    except BrokenProcessPool as error:
-        raise InputError(f"a process was lost while it measured {', '.join(measures)}; is the memory full?") from error
-    for name, (counts, found) in zip(names, measured, strict=True):
-        values[name] = found
-        means = {measure: sum(v.values()) / len(v) for measure, v in values[name].items()}
-        made["runs"][name] = {"measures": means, "counts": counts}
-        lines.append(said(name, counts))
-    compared = {}
+    values, runs, comparisons = {}, {}, {}
+    for name, path in zip(names, paths, strict=True):
+        counts, values[name] = measure_run(path, qrels, measures)
+        means = {measure: sum(per.values()) / len(per) for measure, per in values[name].items()}
+        runs[name] = {"measures": means, "counts": counts}
     if len(paths) == 2:
         queries = next(iter(values[names[0]].values()))
         groups = {query: by_conversation and query.rpartition("_")[0] or query for query in queries}
-        compared = compare_all(values[names[0]], values[names[1]], groups, resamples)
-        made["comparison"] = {measure: asdict(one) for measure, one in compared.items()}
-    means = {name: run["measures"] for name, run in made["runs"].items()}
-    return made, table(means, compared) + "".join(f"{line}\n" for line in lines)
+        comparisons = compare_all(values[names[0]], values[names[1]], groups, resamples)
+    figures = {"runs": runs, "comparison": {measure: asdict(result) for measure, result in comparisons.items()}}
+    text = table({name: run["measures"] for name, run in runs.items()}, comparisons)
+    return figures, text + "".join(count_line(name, run["counts"]) for name, run in runs.items())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, required=True, help="TREC run: query Q0 document rank score tag")
-    parser.add_argument("--run2", type=Path, help="a second run to compare with")
-    parser.add_argument("--qrels", type=Path, required=True, help="TREC qrels: query 0 document grade")
-    parser.add_argument(
-        "--measures", nargs="+", default=list(DEFAULT), metavar="NAME",
-        help=f"default: {' '.join(DEFAULT)}; also P@5, nDCG(dcg='exp-log2')@3, MAP(retrieved) and all of ir_measures",
-    )  # fmt: skip
-    parser.add_argument("--by_conversation", action="store_true", help="resample by the id before its last `_`")
-    parser.add_argument("--resamples", type=int, default=2000, help="of bootstrap and randomisation (default 2000)")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
-    arguments = parser.parse_args()
-    if arguments.resamples < 1:
-        raise InputError(f"`--resamples` must be at least 1, got {arguments.resamples}.")
-    paths = [path for path in (arguments.run, arguments.run2) if path]
-    if arguments.json and arguments.json.resolve() in [path.resolve() for path in (*paths, arguments.qrels)]:
-        raise InputError(f"--json {arguments.json}: is one of the files to read; name another.")
-    made, text = evaluate(
-        paths, read_qrels(arguments.qrels), arguments.measures, arguments.by_conversation, arguments.resamples
-    )
+@dataclass(kw_only=True)
+class EvaluateFlags(Validated):
+    """Flags of the command.
+
+    Args:
+        run: TREC run: query Q0 document rank score tag.
+        run2: a second run to compare with.
+        qrels: TREC qrels: query 0 document grade.
+        measures: measures by name, such as P@5, nDCG(dcg='exp-log2')@3, MAP(retrieved) and all others of ir_measures.
+        by_conversation: resample by the id before its last `_`.
+        resamples: bootstrap and randomisation resamples.
+        json: write the figures here too.
+    """
+
+    run: Path
+    run2: Path | None = None
+    qrels: Path
+    measures: list[str] = field(default_factory=lambda: list(DEFAULT))
+    by_conversation: bool = False
+    resamples: Positive = 2000
+    json: Path | None = None
+
+
+def main(argv: list[str] | None = None) -> None:
+    flags = parse_flags(EvaluateFlags, __doc__, argv)
+    paths = [path for path in (flags.run, flags.run2) if path]
+    if flags.json and flags.json.resolve() in [path.resolve() for path in (*paths, flags.qrels)]:
+        raise InputError(f"--json {flags.json}: is one of the files to read; name another.")
+    made, text = evaluate(paths, read_qrels(flags.qrels), flags.measures, flags.by_conversation, flags.resamples)
     print(text, end="")
-    if arguments.json:
-        write_atomic(arguments.json, json.dumps(made, indent=2) + "\n")
+    if flags.json:
+        write_atomic(flags.json, json.dumps(made, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,104 +1,77 @@
-"""STAGE rankings: retrieve the generator's documents for every candidate.
-
-    python -m retrieval.rankings --config configs/quickstart.yaml
-
-Reads `<run>/candidates` and the collections; writes `<run>/rankings`: `{"id", "rankings": [[[doc, score], ...] per
-candidate]}`.
-"""
+"""STAGE rankings: retrieve the documents of every candidate."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from core.artifacts import Stage, completed
 from core.errors import InputError
-from core.read_settings import read_settings
-from core.runtime import process, run_command, set_up_logging
-from core.settings import Settings
-from core.stages import carry_out, shared_out
-from retrieval.collection import collections_of, identities_of
-from retrieval.retriever import RetrieverOfSets, recorded_of_sets
+from core.records import TurnRecord
+from core.settings import RetrievalSettings, RunSettings
+from core.stage_runner import run_stage
+from core.stages import Stage
+from retrieval.collection import Collection, identities_of
+from retrieval.engines import PerDatasetRetriever, ranking_config
 
-NAME = "rankings"
-BATCH = 64
-
-
-@dataclass(frozen=True)
-class Queries:
-    """The candidate queries of one turn, and the data set that they are searched in."""
-
-    id: str
-    dataset: str
-    texts: tuple[str, ...]
+BATCH_SIZE = 64  # turns
 
 
-def rankings_stage(settings: Settings) -> Stage:
-    """The stage's folder with what decides its content."""
-    candidates = completed(settings.run_dir / "candidates")
-    collections = collections_of(settings)
-    retrieval = recorded_of_sets(settings.retrieval, collections)
-    del retrieval["depth"]  # of the evaluation alone
-    inputs = {"candidates": candidates.identity(), "corpus": identities_of(collections)}
-    return Stage(settings.run_dir / NAME, retrieval, inputs, process()[0])
+def make_rankings(
+    run: RunSettings,
+    name: str,
+    candidates: Stage,
+    options: RetrievalSettings,
+    collections: Mapping[str, Collection],
+) -> Stage:
+    """Complete the stage.
 
-
-def make_rankings(settings: Settings) -> Stage:
-    """Bring the stage to its end.
+    Args:
+        run: the run.
+        name: of the stage.
+        candidates: the complete stage before.
+        options: the retriever, and how many documents each candidate gets.
+        collections: data set -> its collection.
 
     Raises:
-        InputError: not one candidate has a document.
+        InputError: no candidate has a document.
     """
-    candidates = completed(settings.run_dir / "candidates")
+    settings = ranking_config(options, collections)
+    del settings["depth"]  # of the evaluation only
+    inputs = {"candidates": candidates.identity, "corpus": identities_of(collections)}
+    stage = Stage(run.path, name, settings, inputs, TurnRecord)
 
-    def plan() -> list[list[Queries]]:
-        found = (
-            Queries(record["id"], record.get("dataset", ""), tuple(c["query"] for c in record["candidates"]))
-            for record in candidates.records()
-        )
-        return shared_out(sorted(found, key=lambda queries: queries.id), BATCH)
+    def load_worker():
+        retriever = PerDatasetRetriever(options, collections)
 
-    def worker():
-        retriever = RetrieverOfSets(settings.retrieval, collections_of(settings))
-
-        def make(batch: list[Queries]) -> list[dict[str, Any]]:
-            asked = [(queries.dataset, text) for queries in batch for text in queries.texts]
-            hits = iter(retriever.search(asked, settings.retrieval.k))
+        def retrieve(batch: list[TurnRecord]) -> list[TurnRecord]:
+            queries = [(record.dataset, candidate.query) for record in batch for candidate in record.candidates]
+            hits = iter(retriever.search(queries, options.k))
             return [
-                {"id": queries.id, "rankings": [[[hit.doc, hit.score] for hit in next(hits)] for _ in queries.texts]}
-                for queries in batch
+                replace(record, candidates=tuple(replace(c, documents=tuple(next(hits))) for c in record.candidates))
+                for record in batch
             ]
 
-        return make
+        return retrieve
 
-    def summarise_found(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
-        counts = summarise(records)
+    def checked_summary(records: Iterable[TurnRecord]) -> dict[str, Any]:
+        counts = summarize(records)
         if counts.get("rankings") and counts["empty"] == counts["rankings"]:
-            example = next(c["query"] for r in candidates.records() for c in r["candidates"])
+            query = next(candidate.query for record in candidates for candidate in record.candidates)
             raise InputError(
-                f"rankings: not one of {counts['rankings']} rewrites has a document; one of them is {example!r:.80}. "
-                f"Do they share words with `data.corpus`? All are in {candidates.folder}; look at `rewriter.model`, "
+                f"{name}: none of {counts['rankings']} rewrites has a document; one of them is {query!r:.80}. Do they "
+                f"share words with `data.corpus`? All are in {candidates.folder}; look at `rewriter.model`, "
                 f"`data.corpus` and `retrieval.analyzer`."
             )
         return counts
 
-    return carry_out(rankings_stage(settings), plan, worker, summarise_found)
+    return run_stage(stage, candidates, BATCH_SIZE, load_worker, checked_summary)
 
 
-def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def summarize(records: Iterable[TurnRecord]) -> dict[str, Any]:
     """Totals: rankings, distinct document lists within a turn, and rankings without a document."""
     counts: Counter = Counter()
     for record in records:
-        lists = [tuple(doc for doc, _ in ranking) for ranking in record["rankings"]]
-        counts.update(total=1, rankings=len(lists), distinct=len(set(lists)), empty=sum(not found for found in lists))
+        lists = [tuple(hit.doc for hit in candidate.documents) for candidate in record.candidates]
+        empty = sum(not documents for documents in lists)
+        counts.update(total=1, rankings=len(lists), distinct=len(set(lists)), empty=empty)
     return dict(counts)
-
-
-def main() -> None:
-    settings = read_settings(__doc__, alone=NAME)
-    set_up_logging()
-    make_rankings(settings)
-
-
-if __name__ == "__main__":
-    run_command(main)

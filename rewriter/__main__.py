@@ -1,63 +1,81 @@
 """Use a rewriter: a file of turns, or a conversation at a prompt.
 
-    python -m rewriter --model configs/tiny-model --adapter runs/quickstart/dpo/adapter --input turns.jsonl
-    python -m rewriter --model configs/tiny-model --adapter runs/quickstart/dpo/adapter
+    python -m rewriter --adapter runs/quickstart/adapter --input turns.jsonl
+    python -m rewriter --adapter runs/quickstart/adapter
 
-The first prints a line `{"id", "query"}` for each turn.
+The first prints one line for each turn: `{"id", "query"}`, what to search. Base model, prompt and limits are in
+the `rewriter.json` that training saves beside the adapter; flags override them.
 """
 
-import argparse
 import json
 import sys
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from core.records import Turn
-from core.runtime import Progress, run_command
+from core.cli import parse_flags, run_command
+from core.errors import InputError
+from core.progress import Progress
+from core.schema import Dtype, NonNegative, Positive, Validated
 from core.settings import RewriterSettings
+from rewriter.adapter_settings import load_adapter_settings
 from rewriter.conversations import read_turns
 
-BATCH = 32
+BATCH_SIZE = 32  # turns that are rewritten together
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="rewriter", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", required=True, help="folder, Hub id or .gguf file of the base model")
-    parser.add_argument("--adapter", help="PEFT adapter, such as <run>/dpo/adapter")
-    parser.add_argument("--input", type=Path, help="turns (JSONL); without it, questions are asked for")
-    parser.add_argument("--max_new_tokens", type=int, default=48, help="longest rewrite (default 48)")
-    parser.add_argument(
-        "--instruction", default="", help="system message, where the adapter was trained with `rewriter.instruction`"
-    )
-    for name in ("history_messages", "history_words"):
-        parser.add_argument(f"--{name}", type=int, help=f"where the adapter was trained with `rewriter.{name}`")
-    dtypes = ["float32", "bfloat16", "float16"]
-    parser.add_argument("--dtype", default=dtypes[0], choices=dtypes, help="of the weights (default float32)")
-    arguments = parser.parse_args()
-    if arguments.max_new_tokens < 1:
-        parser.error(f"--max_new_tokens must be at least 1, got {arguments.max_new_tokens}")
-    turns = read_turns(arguments.input) if arguments.input else []
+@dataclass(kw_only=True)
+class RewriterFlags(Validated):
+    """Flags of the command.
 
-    from core.language_model import check_room, load_language_model
-    from rewriter.prompts import RewritePrompt
-    from rewriter.sampling import greedy_rewrites
+    Args:
+        adapter: PEFT adapter, such as `<run>/adapter`; the base model alone when not given.
+        model: base model: folder, Hub id or `.gguf` file.
+        input: turns (JSONL); questions are asked for when not given.
+        instruction: system message of the prompt.
+        max_new_tokens: longest rewrite.
+        history_messages: number of earlier messages in the prompt, the last ones.
+        history_words: words of each earlier message in the prompt, the first ones.
+        dtype: type of the weights.
+        batch_tokens: tokens per batch.
+    """
 
-    options = RewriterSettings(
-        instruction=arguments.instruction,
-        max_new_tokens=arguments.max_new_tokens,
-        history_messages=arguments.history_messages,
-        history_words=arguments.history_words,
-    )
-    prompt = RewritePrompt.of(options)
-    lm = load_language_model(arguments.model, arguments.adapter, arguments.dtype)
-    check_room(lm, arguments.max_new_tokens, "--max_new_tokens")
-    if arguments.input:
+    adapter: str | None = None
+    model: str | None = None
+    input: Path | None = None
+    instruction: str | None = None
+    max_new_tokens: Positive | None = None
+    history_messages: NonNegative | None = None
+    history_words: Positive | None = None
+    dtype: Dtype | None = None
+    batch_tokens: Positive | None = None
+
+
+def rewriter_options(flags: RewriterFlags) -> RewriterSettings:
+    """The settings that the adapter was trained with, overridden by flags.
+
+    Raises:
+        InputError: no base model is known.
+    """
+    options = (load_adapter_settings(Path(flags.adapter)) if flags.adapter else None) or RewriterSettings()
+    values = {each.name: getattr(flags, each.name) for each in fields(flags) if each.name != "input"}
+    options = replace(options, **{name: value for name, value in values.items() if value is not None})
+    if not options.model:
+        raise InputError(f"`--model` is not set, and there is no rewriter.json in {flags.adapter or '`--adapter`'}.")
+    return options
+
+
+def main(argv: list[str] | None = None) -> None:
+    flags = parse_flags(RewriterFlags, __doc__, argv)
+    options, turns = rewriter_options(flags), read_turns(flags.input) if flags.input else []
+
+    from rewriter.rewriter import Rewriter
+
+    rewriter = Rewriter.from_settings(options)
+    if flags.input:
         with Progress("rewrite", len(turns)) as progress:
-            for start in range(0, len(turns), BATCH):
-                batch = turns[start : start + BATCH]
-                queries = greedy_rewrites(lm, batch, options, prompt)
-                for turn, query in zip(batch, queries, strict=True):
+            for start in range(0, len(turns), BATCH_SIZE):
+                batch = turns[start : start + BATCH_SIZE]
+                for turn, query in zip(batch, rewriter.queries(batch), strict=True):
                     print(json.dumps({"id": turn.id, "query": query}, ensure_ascii=False))
                 progress.advance(len(batch))
         return
@@ -66,9 +84,7 @@ def main() -> None:
     print("Ask; then give the assistant's answer, for the next question to refer to. An empty question ends.")
     try:
         while question := input("question: ").strip():
-            turn = Turn("prompt", tuple(history), question)
-            (query,) = greedy_rewrites(lm, [turn], options, prompt)
-            print(f"query:    {query}")
+            print(f"query:    {rewriter.rewrite(history, question)}")
             history += [
                 {"role": "user", "content": question},
                 {"role": "assistant", "content": input("answer:   ").strip()},

@@ -1,93 +1,62 @@
-"""STAGE candidates: sample several rewrites of every training turn.
-
-    python -m rewriter.candidates --config configs/quickstart.yaml
-
-Reads the training turns; writes `<run>/candidates`: `{"id", "dataset", "candidates": [{"text", "query", "logprob",
-"tokens", "count", "source"}], "counts"}`.
-"""
+"""STAGE candidates: sample several rewrites of every training turn."""
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from core.artifacts import Stage
-from core.read_settings import read_settings
-from core.records import Turn
-from core.runtime import process, run_command, set_up_logging, use_cores
-from core.settings import Settings, rewriter_model
-from core.stages import carry_out, shared_out
-from rewriter.conversations import turns_hash, turns_of
+from core.language_model import check_room
+from core.model_spec import ModelSpec
+from core.records import Turn, TurnRecord
+from core.settings import RewriterSettings, RunSettings
+from core.stage_runner import run_stage
+from core.stages import Stage
+from rewriter.conversations import TurnSet
 from rewriter.prompts import RewritePrompt
+from rewriter.sampling import sample_rewrites
 
-NAME = "candidates"
-BATCH = 16  # turns that are sampled, and saved, together
-
-
-def candidates_stage(settings: Settings) -> Stage:
-    """The stage's folder with what decides its content."""
-    from core.language_model import fingerprint
-
-    rewriter = asdict(settings.rewriter)
-    for name in ("batch_tokens", "model", "adapter"):  # the models are inputs, known by what is in them
-        del rewriter[name]
-    decided = rewriter | {"seed": settings.run.seed, "limit": settings.run.limit}
-    inputs = {
-        "train": turns_hash(settings, "train"),
-        "model": fingerprint(rewriter_model(settings), settings.rewriter.adapter),
-    }
-    return Stage(settings.run_dir / NAME, decided, inputs, process()[0])
+BATCH_SIZE = 16  # turns that are sampled, and saved, together
 
 
-def make_candidates(settings: Settings) -> Stage:
-    """Bring the stage to its end."""
-    options = settings.rewriter
+def make_candidates(run: RunSettings, name: str, turns: TurnSet, model: ModelSpec, options: RewriterSettings) -> Stage:
+    """Complete the stage.
 
-    def plan() -> list[list[Turn]]:
-        return shared_out(turns_of(settings, "train", settings.run.limit), BATCH)
+    Args:
+        run: the run.
+        name: of the stage.
+        turns: the training turns.
+        model: the rewriter to sample from.
+        options: how it is prompted and sampled; `model` and `adapter` are not looked at.
+    """
+    settings = asdict(options) | {"seed": run.seed}
+    for other in ("batch_tokens", "model", "adapter"):
+        del settings[other]
+    inputs = {"turns": turns.fingerprint, "model": model.fingerprint}
+    stage = Stage(run.path, name, settings, inputs, TurnRecord)
 
-    def worker():
-        from core.language_model import check_room, load_language_model
-        from rewriter.sampling import sample_rewrites
-
-        lm = load_language_model(rewriter_model(settings), options.adapter, options.dtype)
+    def load_worker():
+        lm = model.load()
         check_room(lm, options.max_new_tokens, "rewriter.max_new_tokens")
         prompt = RewritePrompt.of(options, examples=True)
 
-        def make(turns: list[Turn]) -> list[dict[str, Any]]:
-            sampled = sample_rewrites(lm, turns, options, prompt, settings.run.seed)
+        def sample(batch: list[Turn]) -> list[TurnRecord]:
+            sampled = sample_rewrites(lm, batch, options, prompt, run.seed)
             return [
-                {
-                    "id": turn.id,
-                    "dataset": turn.dataset,
-                    "candidates": [asdict(c) for c in candidates],
-                    "counts": counts,
-                }
-                for turn, (candidates, counts) in zip(turns, sampled, strict=True)
+                TurnRecord(turn.id, turn.dataset, tuple(candidates), counts)
+                for turn, (candidates, counts) in zip(batch, sampled, strict=True)
             ]
 
-        return make
+        return sample
 
-    return carry_out(candidates_stage(settings), plan, worker, summarise, settings.run.max_failed_fraction)
+    return run_stage(stage, turns, BATCH_SIZE, load_worker, summarize, run.max_failed_fraction)
 
 
-def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def summarize(records: Iterable[TurnRecord]) -> dict[str, Any]:
     """Totals; a turn without any candidate is a failure."""
     counts: Counter = Counter()
     for record in records:
-        counts.update(total=1, distinct=len(record["candidates"]), failed=not record["candidates"])
-        counts.update(record["counts"])
+        counts.update(total=1, distinct=len(record.candidates), failed=not record.candidates)
+        counts.update(record.counts)
     reasons = {"turns too long for the context": counts["too_long"]}
     reasons["turns with empty samples alone"] = counts["failed"] - counts["too_long"]
     return dict(counts) | {"reasons": {reason: number for reason, number in reasons.items() if number}}
-
-
-def main() -> None:
-    settings = read_settings(__doc__, alone=NAME)
-    set_up_logging()
-    use_cores(settings.run.threads)
-    make_candidates(settings)
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -32,7 +32,7 @@ class RewritePrompt:
     @classmethod
     def of(cls, settings: RewriterSettings, examples: bool = False) -> "RewritePrompt":
         """The prompt of the settings, with or without their examples."""
-        pairs = [(example["conversation"].strip(), example["rewrite"].strip()) for example in settings.examples]
+        pairs = [(example.conversation.strip(), example.rewrite.strip()) for example in settings.examples]
         return cls(
             settings.instruction, tuple(pairs if examples else ()), settings.history_messages, settings.history_words
         )
@@ -104,6 +104,6 @@ def read_rewrite(output: str) -> str:
     return text if any(letter.isalnum() for letter in text) else ""
 
 
-def normalised(query: str) -> str:
+def normalized(query: str) -> str:
     """A query as a retriever sees it, for telling whether two are the same: lower-case words, one space between."""
     return " ".join(regex.findall(r"[\p{L}\p{M}\p{N}_]+", query.casefold()))

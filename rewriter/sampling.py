@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from core.chat import prompts_that_fit
+from core.distributed import seed_of
 from core.generation import Completion, TokenSampler, generate, greedy
 from core.language_model import LanguageModel
+from core.progress import log
 from core.records import Candidate, Message, Turn
-from core.runtime import log, seed_of
 from core.settings import RewriterSettings
-from rewriter.prompts import RewritePrompt, normalised, read_rewrite, search_query, user_turns
+from rewriter.prompts import RewritePrompt, normalized, read_rewrite, search_query, user_turns
 
 
 def prompts_of(
@@ -81,7 +82,7 @@ def sample_rewrites(
         seed: with the turn's id it decides the samples.
 
     Returns:
-        For each turn its distinct candidates in the order of sampling (`normalised` decides what is the same), and
+        For each turn its distinct candidates in the order of sampling (`normalized` decides what is the same), and
         counts: `empty` and `cut` samples, `merged` duplicates, `messages_left_out` of the prompt, `too_long` prompts.
     """
     prompts = prompts_of(lm, turns, prompt, options.max_new_tokens)
@@ -113,12 +114,12 @@ def distinct_candidates(
         if not text:
             counts["empty"] += 1
             continue
-        same = candidates.get(normalised(text))
+        same = candidates.get(normalized(text))
         if same is not None:
-            candidates[normalised(text)] = replace(same, count=same.count + 1)
+            candidates[normalized(text)] = replace(same, count=same.count + 1)
             counts["merged"] += 1
         else:
-            candidates[normalised(text)] = Candidate(
+            candidates[normalized(text)] = Candidate(
                 text,
                 search_query(turn.question, text, options),
                 logprob=sum(sample.logprobs) + sample.end_logprob,
@@ -128,7 +129,7 @@ def distinct_candidates(
     for source in options.include:
         text = included[source]
         query = search_query(turn.question, text, options)
-        candidates.setdefault(normalised(text), Candidate(text, query, count=0, source=source))
+        candidates.setdefault(normalized(text), Candidate(text, query, count=0, source=source))
     return list(candidates.values())
 
 

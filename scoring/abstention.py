@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 
 from core.chat import completion_ids
-from scoring.generator import GenerationInput, Generator
+from core.records import GenerationInput
+from scoring.generator import Generator
 from scoring.prompts import ABSTAIN
 
 REFUSAL = "NO-RESPONSE"

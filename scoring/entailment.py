@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from core.batching import batches_by_tokens
 from core.errors import InputError, first_line
+from core.language_model import check_folder
 from scoring.answers import normalise
 
 LABELS = ("contradiction", "neutral", "entailment")
@@ -13,7 +19,7 @@ Text = tuple[str, str]  # premise, hypothesis
 
 
 @dataclass(frozen=True)
-class Verdict:
+class NliResult:
     """The likeliest of `LABELS`, and the probability of entailment."""
 
     label: str
@@ -23,15 +29,15 @@ class Verdict:
 class Entailment(Protocol):
     """A judge of (premise, hypothesis) pairs."""
 
-    def judge(self, pairs: Sequence[Text]) -> list[Verdict]: ...
+    def judge(self, pairs: Sequence[Text]) -> list[NliResult]: ...
 
 
 class ExactMatch:
     """Entailment is equality after normalisation; everything else is neutral. Needs no model."""
 
-    def judge(self, pairs: Sequence[Text]) -> list[Verdict]:
+    def judge(self, pairs: Sequence[Text]) -> list[NliResult]:
         equal = [normalise(premise) == normalise(hypothesis) for premise, hypothesis in pairs]
-        return [Verdict("entailment", 1.0) if one else Verdict("neutral", 0.0) for one in equal]
+        return [NliResult("entailment", 1.0) if same else NliResult("neutral", 0.0) for same in equal]
 
 
 class EntailmentModel:
@@ -47,28 +53,22 @@ class EntailmentModel:
     """
 
     def __init__(self, name: str, batch_tokens: int = 16384, device: str | None = None):
-        import torch
-
         self.name, self.batch_tokens = name, batch_tokens
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self.tokenizer, model = loaded(name)
+        self.tokenizer, model = load_classifier(name)
         self.model = model.to(self.device).eval()
         self.columns = columns_of(name, model.config.id2label)
-        self.known: dict[Text, Verdict] = {}
+        self.verdicts: dict[Text, NliResult] = {}
 
-    def judge(self, pairs: Sequence[Text]) -> list[Verdict]:
-        from core.batching import batches_by_tokens
-
-        new = [pair for pair in dict.fromkeys(pairs) if pair not in self.known]
+    def judge(self, pairs: Sequence[Text]) -> list[NliResult]:
+        new = [pair for pair in dict.fromkeys(pairs) if pair not in self.verdicts]
         if new:
             ids = self.tokenizer([p for p, _ in new], [h for _, h in new], truncation=True)["input_ids"]
             for batch in batches_by_tokens([len(row) for row in ids], self.batch_tokens):
-                self._read([new[i] for i in batch])
-        return [self.known[pair] for pair in pairs]
+                self._classify([new[i] for i in batch])
+        return [self.verdicts[pair] for pair in pairs]
 
-    def _read(self, pairs: Sequence[Text]) -> None:
-        import torch
-
+    def _classify(self, pairs: Sequence[Text]) -> None:
         premises, hypotheses = zip(*pairs, strict=True)
         inputs = self.tokenizer(
             list(premises), list(hypotheses), truncation=True, padding=True, return_tensors="pt"
@@ -80,21 +80,16 @@ class EntailmentModel:
                 f"`scoring.entailment`: {self.name} gives values that are not numbers; take another model."
             )
         for pair, row in zip(pairs, rows.tolist(), strict=True):
-            self.known[pair] = Verdict(LABELS[row.index(max(row))], row[2])
+            self.verdicts[pair] = NliResult(LABELS[row.index(max(row))], row[2])
 
 
 @lru_cache(maxsize=1)
-def loaded(name: str) -> tuple[Any, Any]:
+def load_classifier(name: str) -> tuple[Any, Any]:
     """The tokenizer and the model; read once, however many items ask for them.
 
     Raises:
         InputError: they cannot be loaded.
     """
-    from safetensors import SafetensorError
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    from core.language_model import check_folder
-
     try:
         check_folder(name)
         model = AutoModelForSequenceClassification.from_pretrained(name, use_safetensors=True)
@@ -112,7 +107,7 @@ def columns_of(name: str, labels: dict[int, str]) -> list[int]:
     Raises:
         InputError: a label is missing, or there are others.
     """
-    found = []
+    order = []
     for wanted in LABELS:
         columns = [column for column, label in labels.items() if wanted[:7] in label.lower()]
         if len(columns) != 1:
@@ -120,8 +115,8 @@ def columns_of(name: str, labels: dict[int, str]) -> list[int]:
                 f"`scoring.entailment`: {name} has the labels {', '.join(labels.values())}; "
                 f"one each of {', '.join(LABELS)} is needed."
             )
-        found.append(int(columns[0]))
-    return found
+        order.append(int(columns[0]))
+    return order
 
 
 def load_entailment(name: str, batch_tokens: int, device: str | None = None) -> Entailment:

@@ -9,41 +9,9 @@ from dataclasses import dataclass
 from core.chat import prompts_that_fit, truncate_history, truncate_texts
 from core.generation import Completion, generate, score_completions
 from core.language_model import LanguageModel
-from core.records import Message, TokenStats
+from core.records import GeneratedAnswer, GenerationInput, Message, TokenStats
 from core.settings import GeneratorSettings
 from scoring.prompts import ANSWER, answer_messages
-
-
-@dataclass(frozen=True)
-class GenerationInput:
-    """One thing to answer: a question in its conversation, and the documents to answer from, in rank order."""
-
-    history: tuple[tuple[str, str], ...]  # (role, content), hashable
-    question: str
-    documents: tuple[str, ...]
-
-    @classmethod
-    def of(cls, history: Sequence[Message], question: str, documents: Sequence[str]) -> "GenerationInput":
-        return cls(tuple((m["role"], m["content"]) for m in history), question, tuple(documents))
-
-    @property
-    def messages(self) -> list[Message]:
-        return [{"role": role, "content": content} for role, content in self.history]
-
-    @property
-    def without_documents(self) -> "GenerationInput":
-        return GenerationInput(self.history, self.question, ())
-
-
-@dataclass(frozen=True)
-class GeneratedAnswer:
-    """An answer with its token statistics. `cut` documents did not fit the context; `ended` tells whether the model
-    ended the answer itself. The answer is empty where the question alone does not fit."""
-
-    answer: str
-    stats: TokenStats
-    cut: int
-    ended: bool
 
 
 @dataclass

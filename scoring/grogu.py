@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from core.records import Score, TokenStats
 
 REWARDS = ("key_entropy", "entropy", "key_ppl", "ppl")
-NO_NUMBER = "the model gave a value that is infinite or not a number"
+NOT_FINITE = "the model gave a value that is infinite or not a number"
 
 
 def key_tokens(
@@ -87,7 +87,7 @@ def score_of(
     if not stats.h0:
         return Score(None, answer, error="empty answer", stats=stats)
     if not all(map(math.isfinite, (*stats.h0, *stats.hd, *stats.logp0, *stats.logpd))):
-        return Score(None, answer, error=NO_NUMBER)
+        return Score(None, answer, error=NOT_FINITE)
     key, rule = key_tokens(stats.h0, stats.hd, alpha, fallback, fallback_by)
     try:
         value = utility(stats, reward, key, log_ppl)

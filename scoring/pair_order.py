@@ -10,17 +10,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
-from typing import Any
 
-from core.artifacts import completed
+from core.artifacts import write_atomic
+from core.cli import read_settings
+from core.data_sources import data_sources
 from core.errors import InputError
-from core.records import TokenStats
+from core.progress import log
+from core.records import Score, TurnRecord
 from core.settings import ScoringSettings, Settings
-from retrieval.collection import collections_of
-from retrieval.retriever import RetrieverOfSets
-from rewriter.conversations import turns_of
+from core.stages import load_stage
+from core.tables import format_number, markdown_table
+from retrieval.collection import open_collections
+from retrieval.engines import PerDatasetRetriever
+from rewriter.conversations import load_turns
 from scoring import grogu
-from scoring.references import reciprocal_rank
+from scoring.baselines import reciprocal_rank
+from scoring.validity import ValidityFlags
 
 DEPTH = 10  # of the rankings from which reciprocal ranks are taken
 
@@ -71,63 +76,78 @@ def pair_order(turns: Sequence[ScoredCandidates]) -> dict[str, float | int | Non
     }
 
 
-def pair_orders(settings: Settings) -> dict[str, dict[str, float | int | None]]:
+def pair_orders(settings: Settings, stage_name: str = "round-1/scores") -> dict[str, dict[str, float | int | None]]:
     """`pair_order` of every reward that the records of a run hold, by its name and answer (`key_entropy@logged`).
 
     The documents of each candidate are retrieved again, ten deep, for its reciprocal rank.
 
+    Args:
+        settings: of the run.
+        stage_name: the stage whose scores are looked at.
+
     Raises:
-        InputError: a stage is missing or not complete, or no training turn names a relevant document.
+        InputError: the stage is missing or not complete, or no training turn names a relevant document.
     """
-    rule, run = settings.scoring, settings.run_dir
-    turns = {turn.id: turn for turn in turns_of(settings, "train", settings.run.limit) if turn.relevant}
+    sources, rule = data_sources(settings.data, settings.run.path), settings.scoring
+    turns = {turn.id: turn for turn in load_turns(sources, "train", settings.run.limit) if turn.relevant}
     if not turns:
         raise InputError(
             "the training turns have no `relevant` documents: how rewards order candidates cannot be told."
         )
-    retriever = RetrieverOfSets(settings.retrieval, collections_of(settings))
-    queries = {
-        record["id"]: [candidate["query"] for candidate in record["candidates"]]
-        for record in completed(run / "candidates").records()
-    }
+    collections = open_collections(sources, settings.retrieval.cache, settings.data.on_bad)
+    retriever = PerDatasetRetriever(settings.retrieval, collections)
     by_reward: dict[str, list[ScoredCandidates]] = {}
-    for record in completed(run / "scores").records():
-        turn = turns.get(record["id"])
-        if turn is None or not queries[record["id"]]:
+    for record in load_stage(settings.run.path, stage_name, TurnRecord):
+        turn = turns.get(record.id)
+        if turn is None or not record.candidates:
             continue
-        hits = retriever.search([(turn.dataset, query) for query in queries[turn.id]], DEPTH)
-        ranks = tuple(reciprocal_rank([turn.relevant.get(hit.doc, 0) >= 1 for hit in some]) for some in hits)
-        for name, values in scores_by_reward(record["lists"], rule).items():
-            scores = tuple(values[i] for i in record["list_of"])
-            by_reward.setdefault(name, []).append(ScoredCandidates(scores, ranks))
+        rankings = retriever.search([(turn.dataset, candidate.query) for candidate in record.candidates], DEPTH)
+        ranks = tuple(reciprocal_rank([turn.relevant.get(hit.doc, 0) >= 1 for hit in hits]) for hits in rankings)
+        for name, values in scores_by_reward(record, rule).items():
+            by_reward.setdefault(name, []).append(ScoredCandidates(tuple(values), ranks))
     return {name: pair_order(candidates) for name, candidates in by_reward.items()}
 
 
-def scores_by_reward(lists: Sequence[dict[str, Any]], rule: ScoringSettings) -> dict[str, list[float | None]]:
-    """The run's own reward of each document list of a turn, and every GROGU reward where the records hold token
-    statistics."""
+def scores_by_reward(record: TurnRecord, rule: ScoringSettings) -> dict[str, list[float | None]]:
+    """The run's own reward of each candidate, and every GROGU reward where the record holds token statistics."""
     if rule.reward not in grogu.REWARDS:
-        return {rule.reward: [scored["value"] for scored in lists]}
+        return {rule.reward: [candidate.score for candidate in record.candidates]}
     return {
-        f"{reward}@{rule.answer}": [grogu_value(scored, reward, rule) for scored in lists] for reward in grogu.REWARDS
+        f"{reward}@{rule.answer}": [
+            grogu_value(record.lists[candidate.list_id], reward, rule) for candidate in record.candidates
+        ]
+        for reward in grogu.REWARDS
     }
 
 
-def grogu_value(scored: dict[str, Any], reward: str, rule: ScoringSettings) -> float | None:
-    """A GROGU reward of a record's token statistics."""
-    if scored.get("error") or not scored.get("stats"):
+def grogu_value(score: Score, reward: str, rule: ScoringSettings) -> float | None:
+    """A GROGU reward from the token statistics of a score."""
+    if score.error or score.stats is None:
         return None
-    stats = TokenStats(**{name: tuple(values) for name, values in scored["stats"].items()})
-    return grogu.score_of(stats, "", reward, rule.alpha, rule.fallback, rule.fallback_by, rule.log_ppl).value
+    return grogu.score_of(score.stats, "", reward, rule.alpha, rule.fallback, rule.fallback_by, rule.log_ppl).value
 
 
 def order_table(orders: dict[str, dict[str, float | int | None]]) -> str:
     """The figures in Markdown."""
-    lines = [
-        "| reward | candidate pairs | ordered as by reciprocal rank | MRR@10 of the best | of the worst | of all |",
-        "|---|---|---|---|---|---|",
+    header = [
+        "reward", "candidate pairs", "ordered as by reciprocal rank", "MRR@10 of the best", "of the worst", "of all",
+    ]  # fmt: skip
+    rows = [
+        [name, str(order["pairs"]), *(format_number(order[key]) for key in ("share", "best", "worst", "mean"))]
+        for name, order in orders.items()
     ]
-    for name, order in orders.items():
-        cells = ["" if order[key] is None else f"{order[key]:.3f}" for key in ("share", "best", "worst", "mean")]
-        lines.append(f"| {name} | {order['pairs']} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return markdown_table(header, rows)
+
+
+def show_pair_order(flags: ValidityFlags, words: Sequence[str]) -> None:
+    """Print how the rewards of a run order the candidates of its labelled training turns.
+
+    Args:
+        flags: of `scoring.validity`.
+        words: flags of settings.
+    """
+    settings = read_settings("", ["--config", str(flags.config), *words, "--run.dir", str(flags.run)])
+    table = order_table(pair_orders(settings))
+    log.info("\n%s", table)
+    if flags.output:
+        write_atomic(flags.output / "pair_order.md", table)

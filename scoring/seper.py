@@ -6,20 +6,12 @@ published code. Needs reference answers, and an entailment model (`scoring.entai
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from scoring.entailment import Entailment, Verdict
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """One sampled answer and the mean log-probability of its tokens, in nats."""
-
-    text: str
-    logprob: float
+from core.records import SampledAnswer
+from scoring.entailment import Entailment, NliResult
 
 
-def belief(answers: Sequence[Sampled]) -> list[float]:
+def belief(answers: Sequence[SampledAnswer]) -> list[float]:
     """`l_i`: the softmax of the answers' mean token log-probabilities; sums to 1."""
     top = max(answer.logprob for answer in answers)
     weights = [math.exp(answer.logprob - top) for answer in answers]
@@ -28,7 +20,7 @@ def belief(answers: Sequence[Sampled]) -> list[float]:
 
 
 def soft(
-    answers: Sequence[Sampled],
+    answers: Sequence[SampledAnswer],
     references: Sequence[str],
     question: str,
     entailment: Entailment,
@@ -59,12 +51,12 @@ def soft(
         for _ in wanted:
             forth, back = next(forth_and_back)
             kernels.append(forth.entails if kernel == "response_entails" else max(forth.entails, back.entails))
-        total += weight * together(kernels, aggregate)
+        total += weight * aggregate_values(kernels, aggregate)
     return total
 
 
 def hard(
-    answers: Sequence[Sampled],
+    answers: Sequence[SampledAnswer],
     references: Sequence[str],
     question: str,
     entailment: Entailment,
@@ -92,7 +84,7 @@ def hard(
         head = texts[cluster[0]]
         verdicts = entailment.judge([pair for reference in wanted for pair in ((head, reference), (reference, head))])
         matches = [float(same(*both, loose=True)) for both in zip(verdicts[::2], verdicts[1::2], strict=True)]
-        total += together(matches, aggregate) * math.fsum(weights[i] for i in cluster)
+        total += aggregate_values(matches, aggregate) * math.fsum(weights[i] for i in cluster)
     return total
 
 
@@ -100,15 +92,15 @@ def clusters(texts: Sequence[str], entailment: Entailment, loose: bool = False) 
     """Positions of the texts grouped by meaning: the first that is not in a group opens one, and takes all like it."""
     verdicts = iter(entailment.judge([(a, b) for a in texts for b in texts]))
     table = [[next(verdicts) for _ in texts] for _ in texts]
-    left, found = list(range(len(texts))), []
-    while left:
-        first = left[0]
-        found.append([i for i in left if i == first or same(table[first][i], table[i][first], loose)])
-        left = [i for i in left if i not in found[-1]]
-    return found
+    remaining, groups = list(range(len(texts))), []
+    while remaining:
+        first = remaining[0]
+        groups.append([i for i in remaining if i == first or same(table[first][i], table[i][first], loose)])
+        remaining = [i for i in remaining if i not in groups[-1]]
+    return groups
 
 
-def same(forth: Verdict, back: Verdict, loose: bool) -> bool:
+def same(forth: NliResult, back: NliResult, loose: bool) -> bool:
     """Whether two texts mean the same: each entails the other; loosely: no contradiction, and not both neutral."""
     labels = (forth.label, back.label)
     if loose:
@@ -116,5 +108,5 @@ def same(forth: Verdict, back: Verdict, loose: bool) -> bool:
     return labels == ("entailment", "entailment")
 
 
-def together(values: Sequence[float], aggregate: str) -> float:
+def aggregate_values(values: Sequence[float], aggregate: str) -> float:
     return max(values) if aggregate == "max" else math.fsum(values) / len(values)

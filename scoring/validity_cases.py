@@ -3,30 +3,19 @@ distractors."""
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from core.data_sources import SPLITS, data_sources
 from core.errors import InputError
-from core.inputs import splits_of
-from core.records import Turn
-from core.runtime import log
+from core.progress import log
+from core.records import GenerationInput, RewardInput, Turn, ValidityCase
 from core.settings import Settings
-from retrieval.collection import Collection, collections_of
-from retrieval.retriever import RetrieverOfSets
-from rewriter.conversations import turns_of
-from scoring.generator import GenerationInput
-from scoring.items import as_item
-from scoring.rewards import RewardInput
+from retrieval.collection import Collection, open_collections
+from retrieval.engines import PerDatasetRetriever
+from rewriter.conversations import load_turns
+from scoring.utility_io import parse_item
 
 LISTS = ("gold", "without")  # the two lists of each case; then, with a collection, `random` and `retrieved`
-
-
-@dataclass(frozen=True)
-class ValidityCase:
-    """A question with the document lists that are compared, by name."""
-
-    id: str
-    lists: dict[str, RewardInput]
 
 
 def gold_and_without(
@@ -58,7 +47,7 @@ def build_cases(
     if not judged:
         raise InputError("no turn has a `relevant` document that is in the collection.")
     queries = [(turn.dataset, turn.rewrite or turn.question) for turn in judged]
-    hits = RetrieverOfSets(settings.retrieval, collections).search(queries, 50)
+    hits = PerDatasetRetriever(settings.retrieval, collections).search(queries, 50)
     cases = []
     for turn, ranked in zip(judged, hits, strict=True):
         collection = collections[turn.dataset]
@@ -81,7 +70,7 @@ def build_cases(
                         GenerationInput.of(turn.history, turn.question, collection.contents(docs)),
                         tuple(doc in relevant for doc in docs),
                         turn.answers,
-                        reply=turn.reply or next(iter(turn.answers), ""),
+                        reply=turn.logged_reply,
                     )
                     for name, docs in lists.items()
                 },
@@ -101,8 +90,11 @@ def cases_of_items(items: Sequence[dict[str, Any]], seed: int) -> list[ValidityC
         if gold and others:
             place = rng.randrange(len(others))
             lists = {"gold": [*others[:place], gold[0], *others[place:-1]], "without": others}
-            made = {name: as_item(item | {"passages": passages}) for name, passages in lists.items()}
-            cases.append(ValidityCase(f"{number} {item.get('example_id', '')}".strip(), made))
+            inputs = {
+                name: parse_item(item | {"passages": passages}, f"item {number}", "validity").reward_input
+                for name, passages in lists.items()
+            }
+            cases.append(ValidityCase(f"{number} {item.get('example_id', '')}".strip(), inputs))
     if not cases:
         raise InputError("no item has both a passage with `is_relevant` true and one with false.")
     if len(cases) < len(items):
@@ -116,8 +108,10 @@ def labelled_turns(settings: Settings, limit: int | None) -> tuple[list[Turn], d
     Raises:
         InputError: no turn names a relevant document.
     """
-    for split in splits_of(settings):
-        turns = [turn for turn in turns_of(settings, split, limit) if turn.relevant]
-        if turns:
-            return turns, collections_of(settings)
+    sources = data_sources(settings.data, settings.run.path)
+    for split in SPLITS:
+        if any(source.has(split) for source in sources):
+            turns = [turn for turn in load_turns(sources, split, limit) if turn.relevant]
+            if turns:
+                return turns, open_collections(sources, settings.retrieval.cache, settings.data.on_bad)
     raise InputError("neither `data.train` nor `data.test` has turns with `relevant` documents.")

@@ -1,10 +1,14 @@
-"""Commands, small random models made from config, and the real data beside the project where they are."""
+"""Commands and settings, small random models made from config, and the real data beside the project where they are."""
 
 import json
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+
+from core.cli import read_settings
+from core.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"
@@ -17,17 +21,29 @@ QUICK = [
 
 
 def finish(words: list[str], ok: bool = True) -> str:
-    """Run a command in the project's root to its end; what it said. It must succeed, or with `ok=False` fail, without
-    a traceback."""
+    """Run a command in the project's root to its end, and return its output. It must succeed, or with `ok=False` fail,
+    without a traceback."""
     done = subprocess.run([str(word) for word in words], cwd=ROOT, capture_output=True, text=True, timeout=400)
-    said = done.stdout + done.stderr
-    assert (done.returncode == 0) == ok and (ok or "Traceback" not in said), said[-5000:]
-    return said
+    output = done.stdout + done.stderr
+    assert (done.returncode == 0) == ok and (ok or "Traceback" not in output), output[-5000:]
+    return output
+
+
+def settings_of(*flags) -> Settings:
+    """The settings of a command line; the run folder is `x` unless a flag names another."""
+    return read_settings("", ["--run.dir", "x", *map(str, flags)])
 
 
 def lines(folder: Path) -> list[dict]:
-    """The records of a stage."""
-    return [json.loads(line) for part in sorted(folder.glob("part-*.jsonl")) for line in part.read_text().splitlines()]
+    """The records of a complete stage."""
+    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+
+
+def write_lines(path: Path, records: Iterable[dict]) -> str:
+    """Write records as JSON lines, and return the name of the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -40,7 +56,10 @@ def users_cache(tmp_path_factory):
 
 def pytest_collection_modifyitems(items) -> None:
     """The files that take longest first, so that no process of several is left with one of them at the end."""
-    longest = ("test_run", "test_processes", "test_compare", "test_qwen_config", "test_tiny_model", "test_utility")
+    longest = (
+        "test_run", "test_rounds", "test_processes", "test_compare", "test_qwen_config", "test_tiny_model",
+        "test_utility",
+    )  # fmt: skip
     items.sort(key=lambda item: longest.index(item.path.stem) if item.path.stem in longest else len(longest))
 
 
@@ -55,8 +74,8 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def random_llama(tmp_path_factory) -> Path:
     """A random Llama with the tiny world's tokenizer and chat template, saved as safetensors."""
-    from train.tiny_model import new_model
-    from train.tiny_tokenizer import make_tokenizer
+    from train.tiny.model import new_model
+    from train.tiny.tokenizer import make_tokenizer
 
     folder = tmp_path_factory.mktemp("llama")
     tokenizer = make_tokenizer(0, size=600, episodes=60)
@@ -70,3 +89,20 @@ def lm(random_llama):
     from core.language_model import load_language_model
 
     return load_language_model(str(random_llama))
+
+
+@pytest.fixture(scope="session")
+def adapters(random_llama, tmp_path_factory) -> dict[str, str]:
+    """Folders of two adapters of the random Llama, which change its logits."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    from core.language_model import load_language_model
+
+    folders = {}
+    for seed, name in enumerate(("first", "second")):
+        torch.manual_seed(seed)
+        config = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+        folders[name] = str(tmp_path_factory.mktemp(name))
+        get_peft_model(load_language_model(str(random_llama)).model, config).save_pretrained(folders[name])
+    return folders

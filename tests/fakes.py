@@ -27,17 +27,17 @@ class ListCollection:
 
 
 class NumberEncoder:
-    """A text of numbers is its own vector: "1 0 2" is [1, 0, 2]. Counts the passages that it was given."""
+    """A text of numbers is its own vector: "1 0 2" is [1, 0, 2]. `seen` counts the passages."""
 
     def __init__(self, prefix: str = ""):
-        self.plan, self.seen = {"encoder": "numbers", "passage_prefix": prefix}, 0
+        self.config, self.seen = {"encoder": "numbers", "passage_prefix": prefix}, 0
 
-    def queries(self, texts: Sequence[str]) -> np.ndarray:
+    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         return np.array([text.split() for text in texts], dtype=np.float32)
 
-    def passages(self, texts: Sequence[str]) -> np.ndarray:
+    def encode_passages(self, texts: Sequence[str]) -> np.ndarray:
         self.seen += len(texts)
-        return self.queries(texts)
+        return self.encode_queries(texts)
 
 
 def numbers(vectors: np.ndarray) -> list[str]:

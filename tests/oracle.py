@@ -2,8 +2,8 @@
 
 import torch
 
-from core.records import TokenStats
-from scoring.generator import GenerationInput, Generator
+from core.records import GenerationInput, TokenStats
+from scoring.generator import Generator
 from scoring.prompts import ABSTAIN
 
 

@@ -12,10 +12,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from core.data_sources import DataSource
 from core.errors import InputError
-from core.read_settings import read_settings
 from core.records import Passage
-from retrieval.collection import collection_of, open_collection
+from retrieval.collection import open_collection, open_collections
 from tests.conftest import ROOT
 
 RECORDS = [
@@ -63,11 +63,14 @@ def test_a_data_set_by_its_hub_name(tmp_path, monkeypatch):
     (tmp_path / "owner/name/train.jsonl").write_text(JSONL)
     (tmp_path / "owner/name/test.jsonl").write_text(JSONL.replace("third", "fourth"))
     monkeypatch.chdir(tmp_path)
-    flags = ["--run.dir", "run", "--rewriter.model", "m", "--retrieval.cache", str(tmp_path / "cache")]
-    found = collection_of(read_settings("", [*flags, "--data.corpus", "owner/name"]))
-    assert list(found.passages()) == PASSAGES and found.identity
-    other = collection_of(read_settings("", [*flags, "--data.corpus", "owner/name:test"]))
-    assert other.contents(["d3"]) == ["The fourth."] and other.identity != found.identity
+    sources = [
+        DataSource("one", "records", corpus="owner/name"),
+        DataSource("two", "records", corpus="owner/name:test"),
+    ]
+    collections = open_collections(sources, str(tmp_path / "cache"))
+    assert list(collections["one"].passages()) == PASSAGES and collections["one"].identity
+    assert collections["two"].contents(["d3"]) == ["The fourth."]
+    assert collections["two"].identity != collections["one"].identity
 
 
 def test_ids_rows_and_contents(tmp_path):
@@ -116,9 +119,9 @@ def test_a_damaged_gzip_file_is_named(tmp_path):
 def test_a_missing_source_is_named(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"gone.jsonl: cannot be read \(No such file"):
         open_collection(str(tmp_path / "gone.jsonl"), tmp_path / "cache")
-    flags = ["--run.dir", "run", "--rewriter.model", "m", "--data.corpus", "data/gone.jsonl"]
-    with pytest.raises(InputError, match="`data.corpus`: no file at data/gone.jsonl"):
-        collection_of(read_settings("", flags))
+    for corpus, expected in (("data/gone.jsonl", "no file at data/gone.jsonl"), (None, "not set; name a file or")):
+        with pytest.raises(InputError, match=f"`data.corpus`.*{expected}"):
+            DataSource("", "records", corpus=corpus).check_corpus()
 
 
 def test_bad_records_are_left_out_and_counted(tmp_path, caplog):
@@ -177,10 +180,10 @@ def test_processes_share_one_reading_and_one_index(tmp_path):
     many = "".join(json.dumps({"id": f"d{i}", "text": f"text {i} of some words"}) + "\n" for i in range(30_000))
     (tmp_path / "c.jsonl").write_text(many)
     code = (
-        "from core.runtime import set_up_logging; from core.settings import RetrievalSettings\n"
-        "from retrieval.collection import open_collection; from retrieval.retriever import retriever_of\n"
+        "from core.progress import set_up_logging; from core.settings import RetrievalSettings\n"
+        "from retrieval.collection import open_collection; from retrieval.engines import build_engine\n"
         "set_up_logging(); collection = open_collection('c.jsonl')\n"
-        "print(retriever_of(RetrievalSettings(), collection).search(['text 29999'], 1)[0][0].doc)"
+        "print(build_engine(RetrievalSettings(), collection).search(['text 29999'], 1)[0][0].doc)"
     )
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
     started = [
@@ -193,4 +196,4 @@ def test_processes_share_one_reading_and_one_index(tmp_path):
     assert [one.returncode for one in started] == [0, 0] and all(text.endswith("d29999\n") for text in said)
     both = "".join(said)
     assert both.count("collection: reading") == both.count("bm25s: indexed 30000 passages") == 1
-    assert both.count("retrieval: bm25s for 30000 passages") == 2 and both.count("the index is there") == 1
+    assert both.count("retrieval: bm25s for 30000 passages") == 2 and both.count("the index exists") == 1

@@ -14,17 +14,17 @@ def test_several_rewards_share_candidates_and_rankings(tmp_path):
     words = [sys.executable, "-m", "train.compare", "--rewards", *rewards, "--config", "configs/quickstart.yaml"]
     options = ["--run.dir", str(tmp_path / "run"), *QUICK, "--scoring.entailment=exact", "--scoring.samples=3"]
     options += ["--scoring.sample_tokens=8", "--scoring.weights", "{key_entropy: 1.0, answer_logprob: 0.5}"]
-    said = finish([*words, *options])
-    first = lines(tmp_path / "run/candidates")
+    output = finish([*words, *options])
+    shared = lines(tmp_path / "run/round-1/candidates")
     for reward in rewards:
-        assert lines(tmp_path / f"run/rewards/{reward}/candidates") == first
-        pairs = lines(tmp_path / f"run/rewards/{reward}/pairs")
+        assert lines(tmp_path / f"run/rewards/{reward}/round-1/candidates") == shared
+        pairs = lines(tmp_path / f"run/rewards/{reward}/round-1/pairs")
         assert pairs and all(pair["reward"] == reward and pair["gap"] > 0 for pair in pairs)
     table = (tmp_path / "run/rewards/table.md").read_text()
-    assert table in said and all(reward in table for reward in rewards)
+    assert table in output and all(reward in table for reward in rewards)
 
 
-def test_what_a_reward_lacks_is_said_before_anything_is_made(tmp_path):
+def test_what_a_reward_lacks_is_reported_before_anything_is_made(tmp_path):
     turns = [{"id": f"c_{n}", "history": [], "question": "Who?"} for n in range(3)]
     (tmp_path / "turns.jsonl").write_text("".join(json.dumps(turn) + "\n" for turn in turns))
     (tmp_path / "test.jsonl").write_text(json.dumps(turns[0] | {"answers": ["Ann"]}) + "\n")
@@ -32,6 +32,6 @@ def test_what_a_reward_lacks_is_said_before_anything_is_made(tmp_path):
     words = [sys.executable, "-m", "train.compare", "--config", "configs/quickstart.yaml", "--data.format", "records"]
     words += ["--data.train", tmp_path / "turns.jsonl", "--data.corpus", tmp_path / "corpus.jsonl"]
     words += ["--data.test", tmp_path / "test.jsonl", "--run.dir", tmp_path / "run"]
-    said = finish([*words, "--rewards", "key_entropy", "udcg"], ok=False)
-    assert "the reward `udcg` needs `relevant` in every turn; 3 of 3" in said
-    assert not (tmp_path / "run/candidates").exists()
+    output = finish([*words, "--rewards", "key_entropy", "udcg"], ok=False)
+    assert "the reward `udcg` needs `relevant` in every turn; 3 of 3" in output
+    assert not (tmp_path / "run/round-1").exists()

@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import pytest
 
+from core.data_sources import DataSource
 from core.errors import InputError
-from core.read_settings import read_settings
 from core.records import Passage, Turn
 from retrieval.corpus import read_corpus
-from rewriter import mtrag, qrecc, topiocqa
-from rewriter.conversations import read_turns, turns_hash, turns_of
-from rewriter.convert import FULL, check_counts, write_corpus
+from rewriter.conversations import load_turns, read_turns
+from rewriter.datasets import mtrag, qrecc, topiocqa
+from rewriter.datasets.__main__ import FULL, check_counts, write_corpus
+from rewriter.datasets.__main__ import main as convert
 from tests.conftest import ROOT, finish
-from train.evaluation import chosen_systems
+from train.evaluation import select_systems
 
 FIXTURES = ROOT / "tests/fixtures"
 TOPIOCQA, TOPIOCQA_GOLD = (FIXTURES / "topiocqa" / f"topiocqa_{name}dev.json" for name in ("", "all_history_"))
@@ -157,10 +158,10 @@ def test_mtrag_apology_is_no_answer():
 
 
 def test_reference_row_needs_a_rewrite_of_measured_turns_alone():
-    settings = settings_of("--evaluation.systems", "[original,reference]", "--evaluation.answers", "false")
-    turns = mtrag.read(MTRAG, MTRAG_QRELS)
-    assert turns[2].rewrite is None and chosen_systems(settings, turns) == ["original", "reference"]
-    assert chosen_systems(settings, [*turns, replace(turns[1], rewrite=None)]) == ["original"]
+    turns, systems = mtrag.read(MTRAG, MTRAG_QRELS), ("original", "reference")
+    assert turns[2].rewrite is None and select_systems(systems, {}, turns, answers=False) == systems
+    more = [*turns, replace(turns[1], rewrite=None)]
+    assert select_systems(systems, {}, more, answers=False) == ("original",)
 
 
 def test_mtrag_files_of_different_releases_are_refused(tmp_path):
@@ -235,7 +236,7 @@ def test_bad_files_are_named(tmp_path, text, expected):
         ("query-id corpus-id score\n1_1 0 102 1\n", "qrels.trec:2: expected `query-id corpus-id score`"),
         ("first 0 102 1\n", "the query id `first` does not end in `<conversation>_<turn>`"),
         ("7_1 0 102 1\n", "no gold passage for any turn of .*its first is `1_1`"),
-        ("\n", "nothing in it; expected lines `query 0 document grade`"),
+        ("\n", "the file is empty; expected lines `query 0 document grade`"),
     ],
 )
 def test_bad_qrels_are_named(tmp_path, text, expected):
@@ -247,28 +248,26 @@ def test_bad_qrels_are_named(tmp_path, text, expected):
 # ------------------------------------------------------------------ in a run, and as a command
 
 
-def settings_of(*flags):
-    return read_settings("", ["--run.dir", "x", *map(str, flags)])
-
-
 def test_a_run_reads_its_format():
-    settings = settings_of("--data.format=topiocqa", "--data.test", TOPIOCQA, "--data.qrels", TOPIOCQA_GOLD)
-    assert turns_of(settings, "test", 2) == topiocqa.read(TOPIOCQA, TOPIOCQA_GOLD)[:2]
-    trained = replace(settings, data=replace(settings.data, train=str(TOPIOCQA), train_qrels=str(TOPIOCQA_GOLD)))
-    assert turns_of(trained, "train") == turns_of(settings, "test")
+    source = DataSource("", "topiocqa", test=str(TOPIOCQA), qrels=str(TOPIOCQA_GOLD))
+    assert list(load_turns([source], "test", 2)) == topiocqa.read(TOPIOCQA, TOPIOCQA_GOLD)[:2]
+    trained = DataSource("", "topiocqa", train=str(TOPIOCQA), train_qrels=str(TOPIOCQA_GOLD))
+    assert load_turns([trained], "train").turns == load_turns([source], "test").turns
 
 
-def test_other_gold_passages_are_another_input(tmp_path):
-    flags = ["--data.format=topiocqa", "--data.test", TOPIOCQA]
-    without, given = settings_of(*flags), settings_of(*flags, "--data.qrels", TOPIOCQA_GOLD)
-    assert turns_hash(without, "test") != turns_hash(given, "test")
+def test_other_gold_passages_are_another_input():
+    without = DataSource("", "topiocqa", test=str(TOPIOCQA))
+    fingerprints = [
+        load_turns([source], "test").fingerprint for source in (without, replace(without, qrels=str(TOPIOCQA_GOLD)))
+    ]
+    assert fingerprints[0] != fingerprints[1]
 
 
 def test_gold_passages_of_their_own_need_a_published_format():
     with pytest.raises(InputError, match="`data.qrels` goes with a published `data.format`"):
-        turns_of(settings_of("--data.test", TOPIOCQA, "--data.qrels", TOPIOCQA_GOLD), "test")
+        load_turns([DataSource("", "records", test=str(TOPIOCQA), qrels=str(TOPIOCQA_GOLD))], "test")
     with pytest.raises(InputError, match="`data.qrels`: no file at gone.tsv"):
-        turns_of(settings_of("--data.format=mtrag", "--data.test", MTRAG, "--data.qrels=gone.tsv"), "test")
+        load_turns([DataSource("", "mtrag", test=str(MTRAG), qrels="gone.tsv")], "test")
 
 
 @pytest.mark.parametrize(("name", "split"), FULL)
@@ -286,7 +285,7 @@ def test_counts_of_the_whole_set(name, split):
 
 
 def test_convert_writes_the_projects_own_form(tmp_path):
-    command = [sys.executable, "-m", "rewriter.convert", "--format", "qrecc", "--split", "test", "--turns", SCAI]
+    command = [sys.executable, "-m", "rewriter.datasets", "--format", "qrecc", "--split", "test", "--turns", SCAI]
     said = finish([*command, "--output", tmp_path / "turns.jsonl"])
     assert "5 turns of 2 conversations, 4 with gold passages" in said
     assert read_turns(tmp_path / "turns.jsonl") == qrecc.read(SCAI)
@@ -309,7 +308,7 @@ def passages(tmp_path):
 
 
 def test_convert_writes_a_domain_of_mtrag(tmp_path, passages):
-    command = [sys.executable, "-m", "rewriter.convert", "--format=mtrag", "--split=test", "--turns", MTRAG]
+    command = [sys.executable, "-m", "rewriter.datasets", "--format=mtrag", "--split=test", "--turns", MTRAG]
     command += ["--qrels", MTRAG_QRELS, "--output", tmp_path / "turns.jsonl", "--passages", passages]
     said = finish([*command, "--corpus", tmp_path / "corpus.jsonl"])
     assert "3 passages" in said and "3 turns of 1 conversations, 2 with gold passages" in said
@@ -317,7 +316,8 @@ def test_convert_writes_a_domain_of_mtrag(tmp_path, passages):
     written = [passage for _, passage in read_corpus(str(tmp_path / "corpus.jsonl"))]
     assert written == list(mtrag.read_passages(passages))
     assert written[0] == Passage("700_0-90-0-90", "Charter\nPart 700_0-90-0-90.", "Charter")
-    assert "go together" in finish(command, ok=False)
+    with pytest.raises(InputError, match="`--passages` and `--corpus` go together"):
+        convert([str(word) for word in command[3:]])
 
 
 def test_passages_of_mtrag_hold_the_gold_ones(tmp_path, passages):

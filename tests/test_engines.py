@@ -11,8 +11,8 @@ from core.settings import RetrievalSettings
 from retrieval.analyzer import plain
 from retrieval.bm25 import RankBM25
 from retrieval.collection import open_collection
+from retrieval.engines import build_engine
 from retrieval.lucene import start_java
-from retrieval.retriever import retriever_of
 from tests.fake_search_server import INDEX, FakeSearch, running
 
 TEXTS = [
@@ -58,7 +58,7 @@ def retriever(request, collection):
                 start_java()
             except InputError as error:
                 pytest.skip(str(error))
-        yield retriever_of(replace(settings, **ENGINES.get(request.param, {})), collection)
+        yield build_engine(replace(settings, **ENGINES.get(request.param, {})), collection)
 
 
 def close(some, others):

@@ -56,7 +56,7 @@ def test_table_counts_and_comparison(files):
         ("a.run", "q1 Q0 b 1 1e400 t\n", "a.run:1: the score must be a finite number, got `1e400`"),
         ("a.run", "q1 Q0 b 1 2 t\nq1 Q0 b 2 1 t\n", "a.run:2: document `b` stands twice"),
         ("a.run", "zz Q0 b 1 2 t\n", "none of its 1 queries has qrels"),
-        ("a.run", "", "nothing in it; expected lines `query Q0 document rank score tag`"),
+        ("a.run", "", "the file is empty; expected lines `query Q0 document rank score tag`"),
         ("qrels", "q1 0 a yes\n", "qrels:1: the grade must be a whole number, got `yes`"),
         ("qrels", "q1 0 a 3000000000\n", "qrels:1: grades go up to 1000, got 3000000000"),
         ("qrels", "q1 0 a 1\nq1 0 a 0\n", "qrels:2: document `a` has two grades"),
@@ -96,7 +96,7 @@ def test_bad_flags_are_named(files):
     before = (files / "a.run").read_text()
     assert "is one of the files to read" in evaluate(*words, "--json", files / "a.run", ok=False)
     assert (files / "a.run").read_text() == before
-    assert "`--resamples` must be at least 1" in evaluate(*words, "--resamples", "0", ok=False)
+    assert "`--resamples` must be a whole number >= 1, got 0." in evaluate(*words, "--resamples", "0", ok=False)
     assert "nowhere: cannot be read" in evaluate("--run", "nowhere", "--qrels", files / "qrels", ok=False)
 
 

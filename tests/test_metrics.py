@@ -3,7 +3,7 @@
 import pytest
 
 from core.errors import InputError
-from retrieval.metrics import compare, measure_of, per_query
+from retrieval.metrics import compare, parse_measure, per_query
 
 # q1: relevant documents a and c at ranks 2 and 4; q2: x not found; q3: nothing relevant; q4: not in the run.
 QRELS = {"q1": {"a": 1, "c": 1, "b": 0}, "q2": {"x": 2}, "q3": {"y": 0}, "q4": {"z": 1}}
@@ -24,7 +24,7 @@ def test_measures_by_hand():
 
 def test_an_unknown_measure_is_named():
     with pytest.raises(InputError, match="`MRRR@10` is no measure"):
-        measure_of("MRRR@10")
+        parse_measure("MRRR@10")
 
 
 def test_trec_eval_golden(shared_data):

@@ -2,7 +2,11 @@
 
 import pytest
 
-from scoring.pair_order import ScoredCandidates, pair_order
+from core.errors import InputError
+from core.records import Candidate, Score, TokenStats, TurnRecord
+from core.stages import Stage
+from scoring.pair_order import ScoredCandidates, order_table, pair_order, pair_orders
+from tests.conftest import settings_of, write_lines
 
 
 def test_shares_by_hand():
@@ -20,3 +24,53 @@ def test_shares_by_hand():
 
 def test_nothing_to_order():
     assert pair_order([]) == {"pairs": 0, "share": None, "best": None, "worst": None, "mean": None}
+
+
+# ------------------------------------------------------------------ from the records of a run
+
+
+def stats(h0, hd):
+    """Statistics of one token."""
+    return TokenStats(("x",), (h0,), (hd,), (-1.0,), (-0.5,))
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A function that writes the scores of one turn, and returns the settings of its run."""
+    turn = {"id": "t", "history": [], "question": "Who?", "relevant": {"d1": 1}}
+    train = write_lines(tmp_path / "turns.jsonl", [turn])
+    texts = {"d0": "lake owl", "d1": "old barn owl"}
+    corpus = write_lines(tmp_path / "corpus.jsonl", ({"id": doc, "text": text} for doc, text in texts.items()))
+
+    def with_scores(*flags, scores=(None, None), lists=None):
+        candidates = tuple(
+            Candidate(query, query, -1.0, 2, list_id=list_id, score=score)
+            for query, list_id, score in zip(("barn", "lake"), ("1", "2"), scores, strict=True)
+        )
+        stage = Stage(tmp_path / "run", "round-1/scores", {}, {}, TurnRecord)
+        stage.write([TurnRecord("t", candidates=candidates, lists=lists or {})])
+        stage.finish({"total": 1})
+        return settings_of("--run.dir", tmp_path / "run", "--data.train", train, "--data.corpus", corpus, *flags)
+
+    return with_scores
+
+
+def test_the_reward_of_a_run(run):
+    orders = pair_orders(run("--scoring.reward", "udcg", scores=(0.1, 0.7)))
+    assert orders == {"udcg": {"pairs": 1, "share": 0.0, "best": 0.0, "worst": 1.0, "mean": 0.5}}
+    cells = [cell.strip() for cell in order_table(orders).splitlines()[2].strip("|").split("|")]
+    assert cells == ["udcg", "1", "0.000", "0.000", "1.000", "0.500"]
+
+
+def test_every_grogu_reward_from_token_statistics(run):
+    lists = {"1": Score(2.0, "x", stats=stats(3.0, 1.0)), "2": Score(1.0, "x", stats=stats(3.0, 2.0))}
+    orders = pair_orders(run("--scoring.answer", "logged", lists=lists))
+    assert set(orders) == {f"{name}@logged" for name in ("key_entropy", "entropy", "key_ppl", "ppl")}
+    assert orders["key_entropy@logged"]["share"] == 1.0  # 3 - 1 over 3 - 2
+
+
+def test_without_labels_there_is_nothing_to_compare(run, tmp_path):
+    settings = run(scores=(0.1, 0.7))
+    write_lines(tmp_path / "turns.jsonl", [{"id": "t", "history": [], "question": "Who?"}])
+    with pytest.raises(InputError, match="the training turns have no `relevant` documents"):
+        pair_orders(settings)

@@ -1,26 +1,29 @@
 """What is trained: adapters that cannot work are refused by name, before the run or when they are read."""
 
-import sys
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from core.errors import InputError
 from core.language_model import load_language_model
-from core.read_settings import read_settings
-from tests.conftest import ROOT, finish
-from train.policy import check_lora, new_policy
+from core.model_spec import ModelSpec, rewriter_spec
+from tests.conftest import ROOT, settings_of
+from train.policy import check_lora, check_reference, new_policy
 
-QUICKSTART = ["--config", str(ROOT / "configs/quickstart.yaml")]
+QUICKSTART = ["--config", ROOT / "configs/quickstart.yaml"]
+
+
+def check(*flags):
+    settings = settings_of(*QUICKSTART, *flags)
+    check_lora(rewriter_spec(settings.rewriter), settings.lora)
 
 
 @pytest.fixture
-def adapter(random_llama, tmp_path):
-    model = load_language_model(str(random_llama)).model
-    get_peft_model(model, LoraConfig(r=4, target_modules="all-linear")).save_pretrained(tmp_path / "adapter")
-    return tmp_path / "adapter"
+def adapter(adapters, tmp_path):
+    return Path(shutil.copytree(adapters["first"], tmp_path / "adapter"))
 
 
 @pytest.mark.parametrize(
@@ -34,18 +37,39 @@ def adapter(random_llama, tmp_path):
 )
 def test_lora_that_does_not_fit_the_model(flags, expected):
     with pytest.raises(InputError, match=expected):
-        check_lora(read_settings("", [*QUICKSTART, *flags]))
+        check(*flags)
 
 
 def test_the_quickstart_lora_fits():
-    check_lora(read_settings("", QUICKSTART))
+    check()
 
 
-def test_a_given_adapter_goes_on_training(random_llama, adapter):
-    flags = ["--rewriter.model", str(random_llama), "--rewriter.adapter", str(adapter)]
-    model, _ = new_policy(read_settings("", [*QUICKSTART, *flags]))
+def test_an_adapter_continues_to_train(random_llama, adapter):
+    model, _ = new_policy(ModelSpec(str(random_llama), str(adapter)), {"r": 99}, seed=1)
     trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
     assert trained and all("lora_" in name for name in trained)
+    assert model.peft_config["default"].r == 4  # that of the adapter, not of the settings
+
+
+def test_a_new_adapter_depends_on_the_seed_alone(random_llama):
+    first, again, other = (
+        [weight for name, weight in new_policy(ModelSpec(str(random_llama)), {}, seed)[0].named_parameters()
+         if "lora_A" in name]
+        for seed in (1, 1, 2)
+    )  # fmt: skip
+    assert first and all(map(torch.equal, first, again)) and not any(map(torch.equal, first, other))
+
+
+def test_the_reference_is_a_frozen_copy(random_llama, adapter):
+    model = load_language_model(str(random_llama), str(adapter), trainable=True).model
+    with pytest.raises(InputError, match="the reference is not a frozen copy of the policy's adapter"):
+        check_reference(model)
+    model.load_adapter(str(adapter), adapter_name="ref")
+    check_reference(model)
+    with torch.no_grad():
+        next(weight for name, weight in model.named_parameters() if ".ref." in name).add_(1.0)
+    with pytest.raises(InputError, match="the reference is not a frozen copy"):
+        check_reference(model)
 
 
 def damage_cut(folder):
@@ -67,8 +91,3 @@ def test_a_damaged_adapter_is_named(random_llama, adapter, damage):
     damage(adapter)
     with pytest.raises(InputError, match="adapter"):
         load_language_model(str(random_llama), str(adapter))
-
-
-def test_redo_from_is_for_the_whole_run(tmp_path):
-    words = [sys.executable, "-m", "scoring.pairs", *QUICKSTART, "--run.dir", str(tmp_path / "run")]
-    assert "train/dpo.py" in finish([*words, "--run.redo_from", "pairs"], ok=False)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import QUICK, ROOT, finish, lines
+from train.pipeline import stage_names
 
 pytestmark = pytest.mark.slow
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
@@ -19,7 +20,7 @@ SMALL = [
     "--sft.num_train_epochs", "1", "--sft.per_device_train_batch_size", "2",
     "--dpo.num_train_epochs", "1", "--dpo.per_device_train_batch_size", "2",
 ]  # fmt: skip
-STAGES = ("candidates", "rankings", "scores", "pairs", "sft", "dpo", "evaluation")
+STAGES = stage_names(2)
 UNTRAINED = ("original", "history", "base", "reference")
 
 
@@ -30,7 +31,7 @@ def no_gpu():
         yield
 
 
-def settings_of(run: Path, *more: str) -> list[str]:
+def flags(run: Path, *more: str) -> list[str]:
     return ["--config", "configs/quickstart.yaml", "--run.dir", str(run), *SMALL, *more]
 
 
@@ -38,16 +39,16 @@ def settings_of(run: Path, *more: str) -> list[str]:
 def two(tmp_path_factory) -> tuple[Path, str]:
     """The whole quickstart in two processes: its folder and its output."""
     run = tmp_path_factory.mktemp("processes") / "two"
-    return run, finish([*TORCHRUN, "train/dpo.py", *settings_of(run)])
+    return run, finish([*TORCHRUN, "train/dpo.py", *flags(run)])
 
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory) -> Path:
     """The same in one process, as far as no training is needed."""
     run = tmp_path_factory.mktemp("processes") / "one"
-    finish([sys.executable, "train/dpo.py", *settings_of(run, "--run.until", "pairs")])
+    finish([sys.executable, "train/dpo.py", *flags(run, "--run.until", "pairs")])
     systems = f"[{','.join(UNTRAINED)}]"
-    finish([sys.executable, "-m", "train.evaluation", *settings_of(run, "--evaluation.systems", systems)])
+    finish([sys.executable, "train/dpo.py", *flags(run, "--run.only", "evaluation", "--evaluation.systems", systems)])
     return run
 
 
@@ -69,14 +70,14 @@ def differences(a: object, b: object, where: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("stage", ["candidates", "rankings", "scores", "pairs"])
 def test_records_equal_those_of_one_process(two, one, stage):
-    parts = ["part-0.jsonl"] if stage == "pairs" else ["part-0.jsonl", "part-1.jsonl"]
-    assert [part.name for part in sorted((two[0] / stage).glob("part-*"))] == parts
-    assert not list(differences(by_id(two[0] / stage), by_id(one / stage)))
+    folders = [run / "round-1" / stage for run in (two[0], one)]
+    assert not list(differences(*map(by_id, folders)))
+    assert [record["id"] for record in lines(folders[0])] == [record["id"] for record in lines(folders[1])]
 
 
 def test_pairs_are_in_the_order_of_the_turns(two):
     turns = [json.loads(line)["id"] for line in (two[0] / "data/train.jsonl").read_text().splitlines()]
-    pairs = [pair["id"] for pair in lines(two[0] / "pairs")]
+    pairs = [pair["id"] for pair in lines(two[0] / "round-1/pairs")]
     assert len(pairs) > 2 and pairs == sorted(pairs, key=turns.index)
 
 
@@ -87,34 +88,33 @@ def test_untrained_systems_are_evaluated_alike(two, one):
     assert not list(differences(kept, {key: record["systems"] for key, record in expected.items()}))
 
 
-def test_both_trainings_end_with_one_adapter(two):
-    run, said = two
-    assert "dpo: reward margin 0.0000 at step 0" in said
-    for stage in ("sft", "dpo"):
+def test_all_trainings_end_with_one_adapter(two):
+    run, output = two
+    assert "round-1/dpo: reward margin 0.0000 at step 0" in output
+    for stage in ("round-1/sft", "round-1/dpo", "round-2/dpo"):
         assert json.loads((run / stage / "manifest.json").read_text())["counts"]["steps"] > 1
         assert len(list((run / stage).rglob("adapter_model.safetensors"))) == 1
         assert not (run / stage / "checkpoints").exists()
 
 
 def test_rank_0_alone_logs(two):
-    run, said = two
+    _, output = two
     for stage in STAGES:
-        rounds = 2 if (run / "on_policy" / stage).exists() else 1
-        assert sum(line.startswith(f"{stage}: ") and "->" in line for line in said.splitlines()) == rounds
-    for line in ("settings: ", "second round", "evaluated 12 of 12 turns", "total: "):
-        assert said.count(line) == 1
+        assert sum(line.startswith(f"{stage}: ") and "->" in line for line in output.splitlines()) == 1
+    for line in ("settings: ", "evaluated 12 of 12 turns", "total: "):
+        assert output.count(line) == 1
 
 
 def test_one_process_takes_over_what_two_have_completed(two):
-    said = finish([sys.executable, "train/dpo.py", *settings_of(two[0])])
-    assert said.count("complete, nothing to do") == 11
+    output = finish([sys.executable, "train/dpo.py", *flags(two[0])])
+    assert output.count("complete, nothing to do") == len(STAGES)
 
 
 @pytest.mark.parametrize("words", [["--cpu", "--num_processes", "2"], ["--num_processes", "2"]])
 def test_accelerate_launch_that_starts_one_process_for_several(tmp_path, words):
     settings = ["--config", "configs/quickstart.yaml", "--run.dir", str(tmp_path / "a run")]
-    said = finish([*LAUNCH, *words, "train/dpo.py", *settings], ok=False)
-    assert f"`torchrun --nproc_per_node N train/dpo.py {shlex.join(settings)}`" in said
+    output = finish([*LAUNCH, *words, "train/dpo.py", *settings], ok=False)
+    assert f"`torchrun --nproc_per_node N train/dpo.py {shlex.join(settings)}`" in output
     assert not (tmp_path / "a run").exists()
 
 
@@ -123,7 +123,8 @@ def test_a_failure_in_one_process_ends_the_other(tmp_path, rank):
     script = tmp_path / "fails.py"
     script.write_text(
         "from core.errors import InputError\n"
-        "from core.runtime import process, run_command, wait_for_all\n"
+        "from core.cli import run_command\n"
+        "from core.distributed import process, wait_for_all\n"
         "def main():\n"
         "    wait_for_all()\n"
         f"    if process()[0] == {rank}:\n"
@@ -133,6 +134,6 @@ def test_a_failure_in_one_process_ends_the_other(tmp_path, rank):
         "run_command(main)\n"
     )
     done = subprocess.run([*TORCHRUN, script], cwd=ROOT, capture_output=True, text=True, timeout=100)
-    said = done.stdout + done.stderr
-    assert done.returncode and said.count("error: this file is missing.") == 1
-    assert "not reached" not in said and "RuntimeError" not in said
+    output = done.stdout + done.stderr
+    assert done.returncode and output.count("error: this file is missing.") == 1
+    assert "not reached" not in output and "RuntimeError" not in output

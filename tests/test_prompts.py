@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from core.settings import RewriterSettings
-from rewriter.prompts import INSTRUCTION, RewritePrompt, normalised, read_rewrite, search_query
+from rewriter.prompts import INSTRUCTION, RewritePrompt, normalized, read_rewrite, search_query
 from scoring.prompts import ABSTAIN, ANSWER, SYSTEM, answer_messages
 
 HISTORY = [{"role": "user", "content": "Who made it?"}, {"role": "assistant", "content": "Ann Lee"}]
@@ -68,5 +68,5 @@ def test_read_rewrite(output, query):
 
 
 def test_normalised_merges_what_a_retriever_cannot_tell_apart():
-    assert normalised("Where was Ann  LEE born?") == normalised("where was ann lee born")
-    assert normalised("Where was Ann born?") != normalised("When was Ann born?")
+    assert normalized("Where was Ann  LEE born?") == normalized("where was ann lee born")
+    assert normalized("Where was Ann born?") != normalized("When was Ann born?")

@@ -36,7 +36,7 @@ def test_qwen_config_on_real_conversations(shared_data, tmp_path):
     Qwen2ForCausalLM(config).save_pretrained(tmp_path / "qwen")
     data = shared_data / "mtrag_clapnq"
     model, files = str(tmp_path / "qwen"), [f"--data.{which}={data / 'turns.jsonl'}" for which in ("train", "test")]
-    said = finish(
+    output = finish(
         [
             sys.executable, "-m", "accelerate.commands.launch", "train/dpo.py", "--config", "configs/qwen.yaml",
             "--rewriter.model", model, "--generator.model", model, *files, f"--data.corpus={data / 'corpus.jsonl'}",
@@ -46,7 +46,7 @@ def test_qwen_config_on_real_conversations(shared_data, tmp_path):
             "--evaluation.resamples", "20",
         ]
     )  # fmt: skip
-    assert "evaluated 20 of 20 turns" in said
-    assert "steps are too few to learn from" in said
-    made = json.loads((tmp_path / "run/evaluation/metrics.json").read_text())
-    assert made["systems"]["reference"]["MRR@10"] > 0.1
+    assert "evaluated 20 of 20 turns" in output
+    assert "steps are too few to learn from" in output
+    metrics = json.loads((tmp_path / "run/evaluation/metrics.json").read_text())
+    assert metrics["systems"]["reference"]["MRR@10"] > 0.1

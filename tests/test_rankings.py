@@ -1,66 +1,65 @@
-"""The rankings stage over a collection: what it records, and that it is passed over the second time."""
+"""The rankings stage over a collection: what it records, and that it is skipped the second time."""
 
 import hashlib
-import json
 import logging
 
 import pytest
 
-from core.artifacts import Stage, completed
 from core.errors import InputError
-from core.read_settings import read_settings
+from core.records import Candidate, Hit, TurnRecord
+from core.settings import RetrievalSettings, RunSettings
+from core.stages import Stage, load_stage
+from retrieval.collection import open_collection
 from retrieval.rankings import make_rankings
-from tests.conftest import lines
+from tests.conftest import write_lines
 
-CORPUS = "".join(json.dumps({"id": f"d{i}", "text": f"passage about thing{i}"}) + "\n" for i in range(5))
+NAME = "round-1/rankings"
 
 
 @pytest.fixture
-def run(tmp_path):
-    """A run folder with candidates, and the settings of its rankings."""
-    (tmp_path / "corpus.jsonl").write_text(CORPUS)
-    candidates = Stage(tmp_path / "run/candidates", {}, {})
-    candidates.append({"id": f"t{i}", "candidates": [{"query": f"thing{i}"}, {"query": "zebra"}]} for i in range(3))
-    candidates.finish({})
+def rank(tmp_path):
+    """A function that ranks the candidates of three turns, with some `retrieval` settings."""
+    corpus = write_lines(tmp_path / "corpus.jsonl", ({"id": f"d{i}", "text": f"about thing{i}"} for i in range(5)))
+    candidates = Stage(tmp_path / "run", "round-1/candidates", {}, {}, TurnRecord)
+    zebra = Candidate("zebra", "zebra", -1.0, 2)
+    candidates.write(TurnRecord(f"t{i}", candidates=(Candidate("x", f"thing{i}", -1.0, 2), zebra)) for i in range(3))
+    candidates.finish({"total": 3})
 
-    def settings(*more):
-        flags = ["--run.dir", str(tmp_path / "run"), "--rewriter.model", "m", "--data.corpus"]
-        return read_settings("", [*flags, str(tmp_path / "corpus.jsonl"), *more])
+    def make(corpus=corpus, **options):
+        run, collections = RunSettings(dir=str(tmp_path / "run")), {"": open_collection(corpus)}
+        return make_rankings(run, NAME, candidates, RetrievalSettings(**options), collections)
 
-    return settings
-
-
-def test_rankings_of_every_candidate(run):
-    stage = make_rankings(run("--retrieval.analyzer", "plain"))
-    found = {record["id"]: record["rankings"] for record in lines(stage.folder)}
-    assert [[[doc for doc, _ in ranking] for ranking in found[f"t{i}"]] for i in range(3)] == [
-        [["d0"], []], [["d1"], []], [["d2"], []],
-    ]  # fmt: skip
+    return make
 
 
-def test_the_record_names_collection_engine_and_analyser(run):
-    stage = make_rankings(run())
-    made = json.loads(stage.manifest_file.read_text())
-    assert made["inputs"]["corpus"] == hashlib.sha256(CORPUS.encode()).hexdigest()
-    recorded = {name: made["settings"][name] for name in ("engine", "analyzer", "bm25_variant", "k1", "b", "k")}
-    assert recorded == {
-        "engine": "rank_bm25", "analyzer": "english", "bm25_variant": "lucene", "k1": 0.9, "b": 0.4, "k": 3,
-    }  # fmt: skip
+def test_candidates_keep_their_fields_and_gain_documents(rank):
+    for i, record in enumerate(rank(analyzer="plain")):
+        first, second = record.candidates
+        assert (record.id, first.text, first.query) == (f"t{i}", "x", f"thing{i}")
+        assert [type(hit) for hit in first.documents] == [Hit] and first.documents[0].doc == f"d{i}"
+        assert second.documents == ()
 
 
-def test_auto_and_the_engine_that_it_stands_for_are_one(run, caplog):
+def test_the_manifest_names_collection_engine_and_analyzer(rank, tmp_path):
+    manifest = rank().manifest
+    assert manifest["inputs"]["corpus"] == hashlib.sha256((tmp_path / "corpus.jsonl").read_bytes()).hexdigest()
+    expected = {"engine": "rank_bm25", "analyzer": "english", "bm25_variant": "lucene", "k1": 0.9, "b": 0.4, "k": 3}
+    assert manifest["settings"] == expected
+    assert manifest["counts"] == {"total": 3, "rankings": 6, "distinct": 6, "empty": 3}
+
+
+def test_auto_and_the_engine_that_it_stands_for_are_one(rank, tmp_path, caplog):
     caplog.set_level(logging.INFO, "rewriter")
-    stage = make_rankings(run())
-    make_rankings(run("--retrieval.engine", "rank_bm25", "--retrieval.depth", "7"))
-    assert "rankings: complete, nothing to do" in caplog.text
+    rank()
+    rank(engine="rank_bm25", depth=7)
+    assert f"{NAME}: complete, nothing to do" in caplog.text
     with pytest.raises(InputError, match="`settings.engine` was 'rank_bm25', is 'bm25s'"):
-        make_rankings(run("--retrieval.engine", "bm25s"))
-    assert completed(stage.folder).complete
+        rank(engine="bm25s")
+    assert load_stage(tmp_path / "run", NAME, TurnRecord).complete
 
 
-def test_rewrites_that_find_nothing_stop_the_run_with_an_example(run, tmp_path):
-    settings = run()
-    (tmp_path / "corpus.jsonl").write_text('{"id": "d0", "text": "rivers and lakes"}\n')
+def test_rewrites_that_find_nothing_stop_the_run_with_an_example(rank, tmp_path):
+    other = write_lines(tmp_path / "other.jsonl", [{"id": "d0", "text": "rivers and lakes"}])
     for _ in range(2):  # and the same command stops there again
-        with pytest.raises(InputError, match="not one of 6 rewrites has a document; one of them is 'thing0'"):
-            make_rankings(settings)
+        with pytest.raises(InputError, match="none of 6 rewrites has a document; one of them is 'thing0'"):
+            rank(other)

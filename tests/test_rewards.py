@@ -6,13 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
+from core.chat import completion_ids
 from core.errors import InputError
-from core.records import Turn
+from core.records import GenerationInput, RewardInput, Turn
 from core.settings import ScoringSettings
+from scoring.combine import weighted_sums, z_scores
 from scoring.entailment import ExactMatch
-from scoring.generator import GenerationInput, Generator
-from scoring.labels import REWARDS, check_labels, parts_of
-from scoring.rewards import RewardInput, Scorer, standardised, weighted
+from scoring.generator import Generator
+from scoring.registry import REWARDS, check_labels, component_rewards
+from scoring.scorer import Scorer, check_model, check_scoring
 from tests.oracle import prompt_of
 
 DOCUMENTS = ("Talpa was born in Port Verna.", "A lake by the sea.")
@@ -28,62 +30,78 @@ def test_labels_that_are_missing_are_counted():
     check_labels(turns, ScoringSettings(), "f.jsonl")
 
 
+def test_models_that_cannot_be_read_are_named(random_llama):
+    with pytest.raises(InputError, match="`generator.model`: ./nowhere cannot be read"):
+        check_scoring([], ScoringSettings(), "./nowhere")
+    seper = ScoringSettings(reward="delta_seper_soft", entailment="./nowhere")
+    with pytest.raises(InputError, match="`scoring.entailment`: ./nowhere cannot be read.*`exact` needs no model"):
+        check_scoring([], seper, str(random_llama))
+    check_scoring([], replace(seper, entailment="exact"), str(random_llama))
+    check_model("generator.model", str(random_llama))
+
+
 def test_weights_are_checked():
     with pytest.raises(InputError, match="needs `scoring.weights`"):
-        parts_of(ScoringSettings(reward="weighted"))
+        component_rewards(ScoringSettings(reward="weighted"))
     with pytest.raises(InputError, match="did you mean `key_entropy`"):
-        parts_of(ScoringSettings(reward="weighted", weights={"key_entropi": 1.0}))
+        component_rewards(ScoringSettings(reward="weighted", weights={"key_entropi": 1.0}))
 
 
 def test_weighted_by_hand():
-    assert standardised([1.0, 3.0, None]) == [-1.0, 1.0, None]
-    assert standardised([2.0, 2.0]) == [0.0, 0.0]
+    assert z_scores([1.0, 3.0, None]) == [-1.0, 1.0, None]
+    assert z_scores([2.0, 2.0]) == [0.0, 0.0]
     parts = [{"a": 1.0, "b": 10.0}, {"a": 3.0, "b": 0.0}, {"a": None, "b": 5.0}]
     # a: -1, 1; b: mean 5, deviation sqrt(50/3)
     b = 5 / math.sqrt(50 / 3)
-    assert weighted(parts, {"a": 2.0, "b": 1.0}) == [pytest.approx(-2 + b), pytest.approx(2 - b), None]
+    assert weighted_sums(parts, {"a": 2.0, "b": 1.0}) == [pytest.approx(-2 + b), pytest.approx(2 - b), None]
 
 
 def test_every_reward_gives_a_number(lm):
-    judge = Scorer(Generator(lm, 6, 400), ScoringSettings(samples=3, sample_tokens=6), ExactMatch(), 1)
-    found = judge.scores([ITEM, ITEM], list(REWARDS))
-    for name in REWARDS:
-        assert math.isfinite(found[0][name].value) and found[0][name] == found[1][name]
-    assert found[0]["reciprocal_rank"].value == 1.0
-    assert -1 <= found[0]["delta_seper_soft"].value <= 1
+    scorer = Scorer(Generator(lm, 6, 400), ScoringSettings(samples=3, sample_tokens=6), ExactMatch(), 1)
+    first, second = scorer.scores([ITEM, ITEM], list(REWARDS))
+    assert first == second and all(math.isfinite(first[name].value) for name in REWARDS)
+    assert first["reciprocal_rank"].value == 1.0
 
 
 def test_without_documents_there_is_a_reason(lm):
-    judge = Scorer(Generator(lm, 4, 400), ScoringSettings(samples=2, sample_tokens=4), ExactMatch(), 1)
+    scorer = Scorer(Generator(lm, 4, 400), ScoringSettings(samples=2, sample_tokens=4), ExactMatch(), 1)
     bare = RewardInput(GenerationInput((), "Where?", ()), (), ("Port Verna",))
-    for score in judge.scores([bare], list(REWARDS))[0].values():
+    for score in scorer.scores([bare], list(REWARDS))[0].values():
         assert score.value is None and score.error == "no documents retrieved"
 
 
 def test_answer_logprob_equals_a_plain_sum(lm):
-    from core.chat import completion_ids
-
     answer, expected = completion_ids(lm, "Port Verna"), 0.0
     weights = torch.tensor([2.0, 1.0]).softmax(0)
     for weight, document in zip(weights, DOCUMENTS, strict=True):
-        prompt, _ = prompt_of(lm, GenerationInput((), ITEM.reading.question, (document,)), 6)
+        prompt, _ = prompt_of(lm, GenerationInput((), ITEM.generation_input.question, (document,)), 6)
         with torch.no_grad():
             p = lm.model(torch.tensor([prompt + answer])).logits[0].softmax(-1)
         steps = [float(p[len(prompt) - 1 + i, token]) for i, token in enumerate(answer)]
         expected += float(weight) * math.prod(steps)
-    found = (
-        Scorer(Generator(lm, 6, 400), ScoringSettings()).scores([ITEM], ["answer_logprob"])[0]["answer_logprob"].value
-    )
-    assert found == pytest.approx(math.log(expected), abs=1e-3)
+    (scores,) = Scorer(Generator(lm, 6, 400), ScoringSettings()).scores([ITEM], ["answer_logprob"])
+    assert scores["answer_logprob"].value == pytest.approx(math.log(expected), abs=1e-3)
 
 
-def test_what_seper_samples_depends_on_seed_and_reading_alone(lm):
+class RecordingMatch(ExactMatch):
+    """Exact match that keeps the pairs it was asked about."""
+
+    def __init__(self):
+        self.pairs = []
+
+    def judge(self, pairs):
+        self.pairs += pairs
+        return super().judge(pairs)
+
+
+def test_what_seper_samples_depends_on_seed_and_input_alone(lm):
     other = RewardInput(GenerationInput((), "Who made it?", ("Ann Lee made it.",)), answers=("Ann Lee",))
 
-    def sampled(items, seed):
-        judge = Scorer(Generator(lm, 6, 10_000), ScoringSettings(samples=4, sample_tokens=6), ExactMatch(), seed)
-        judge.scores(items, ["delta_seper_soft"])
-        return [one.text for one in judge._believed[ITEM.reading]]
+    def sampled(inputs, seed):
+        entailment = RecordingMatch()
+        scorer = Scorer(Generator(lm, 6, 10_000), ScoringSettings(samples=4, sample_tokens=6), entailment, seed)
+        scorer.scores(inputs, ["delta_seper_soft"])
+        return {pair for pair in entailment.pairs if ITEM.generation_input.question in pair[0]}
 
     assert sampled([ITEM], 1) == sampled([other, ITEM], 1) != sampled([ITEM], 2)
 

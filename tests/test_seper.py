@@ -5,38 +5,39 @@ import math
 import pytest
 
 from core.errors import InputError
-from scoring.entailment import EntailmentModel, ExactMatch, Verdict
-from scoring.seper import Sampled, belief, clusters, hard, soft
+from core.records import SampledAnswer
+from scoring.entailment import EntailmentModel, ExactMatch, NliResult
+from scoring.seper import belief, clusters, hard, soft
 
 QUESTION = "Q"
 # mean log-probabilities whose softmax is 1/2, 1/4, 1/4
-ANSWERS = [Sampled("a", math.log(0.5)), Sampled("b", math.log(0.25)), Sampled("c", math.log(0.25))]
+ANSWERS = [SampledAnswer("a", math.log(0.5)), SampledAnswer("b", math.log(0.25)), SampledAnswer("c", math.log(0.25))]
 
 
 class Scripted:
-    """Verdicts from a table of (premise, hypothesis) without the question; all else is a contradiction."""
+    """NliResults from a table of (premise, hypothesis) without the question; all else is a contradiction."""
 
     def __init__(self, table):
         self.table = {(f"Q {p}", f"Q {h}"): verdict for (p, h), verdict in table.items()}
 
     def judge(self, pairs):
         return [
-            Verdict("entailment", 1.0) if p == h else self.table.get((p, h), Verdict("contradiction", 0.0))
+            NliResult("entailment", 1.0) if p == h else self.table.get((p, h), NliResult("contradiction", 0.0))
             for p, h in pairs
         ]
 
 
 def entails(probability):
-    return Verdict("entailment", probability)
+    return NliResult("entailment", probability)
 
 
 def neutral(probability=0.0):
-    return Verdict("neutral", probability)
+    return NliResult("neutral", probability)
 
 
 def test_belief_is_a_softmax():
     assert belief(ANSWERS) == pytest.approx([0.5, 0.25, 0.25])
-    assert belief([Sampled("x", -1000.0), Sampled("y", -1000.0)]) == [0.5, 0.5]
+    assert belief([SampledAnswer("x", -1000.0), SampledAnswer("y", -1000.0)]) == [0.5, 0.5]
 
 
 def test_soft_by_hand():
@@ -77,9 +78,9 @@ def test_hard_by_hand():
 
 def test_exact_match_as_entailment():
     answers = [
-        Sampled("The  Danube", math.log(0.5)),
-        Sampled("danube.", math.log(0.25)),
-        Sampled("Rhine", math.log(0.25)),
+        SampledAnswer("The  Danube", math.log(0.5)),
+        SampledAnswer("danube.", math.log(0.25)),
+        SampledAnswer("Rhine", math.log(0.25)),
     ]
     judge = ExactMatch()
     assert soft(answers, ["Danube"], "Which river?", judge) == pytest.approx(0.75)
@@ -122,14 +123,25 @@ def test_a_real_entailment_model(deberta):
     judge = EntailmentModel(str(deberta), batch_tokens=40)
     pairs = [("who made it ann lee", "who made it"), ("ann", "port verna"), ("who made it ann lee", "who made it")]
     verdicts = judge.judge(pairs)
-    assert verdicts[0] == verdicts[2] and len(judge.known) == 2
+    assert verdicts[0] == verdicts[2] and len(judge.verdicts) == 2
     for (premise, hypothesis), verdict in zip(pairs, verdicts, strict=True):
         inputs = judge.tokenizer(premise, hypothesis, return_tensors="pt")
         with torch.no_grad():
             row = judge.model(**inputs).logits[0].softmax(-1)
         assert verdict.entails == pytest.approx(float(row[0]), abs=1e-5)
         assert verdict.label == ["entailment", "neutral", "contradiction"][int(row.argmax())]
-    assert 0 <= soft(ANSWERS, ["ann"], QUESTION, judge) <= 1
+
+
+def test_soft_seper_with_a_real_model_by_hand(deberta):
+    import torch
+
+    judge = EntailmentModel(str(deberta))
+    expected = 0.0
+    for answer, weight in zip(ANSWERS, belief(ANSWERS), strict=True):
+        texts = f"{QUESTION} {answer.text}", f"{QUESTION} ann"
+        rows = [judge.model(**judge.tokenizer(*pair, return_tensors="pt")).logits[0] for pair in (texts, texts[::-1])]
+        expected += weight * max(float(torch.softmax(row, -1)[0]) for row in rows)
+    assert soft(ANSWERS, ["ann"], QUESTION, judge) == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_model_without_the_labels_of_entailment(random_llama, tmp_path, deberta):

@@ -30,16 +30,17 @@ def test_six_turns_from_end_to_end(tmp_path):
         "--data.development_share", "0", "--rewriter.n", "4", "--rewriter.max_new_tokens", "24",
         "--generator.max_new_tokens", "12", "--pairs.drop_fraction", "0", "--sft.num_train_epochs", "1",
         "--dpo.num_train_epochs", "1", "--run.max_failed_fraction", "0.5",
+        "--evaluation.systems", "[original, dpo, reference]",
     ]  # fmt: skip
     output = finish(command)
-    turns = lines(run / "candidates")
+    turns = lines(run / "round-1/candidates")
     assert len(turns) == 6
     for turn in turns:
         sources = [candidate["source"] for candidate in turn["candidates"]]
         assert "sample" in sources and sources.count("question") <= 1
-    scored = [each for record in lines(run / "scores") for each in record["lists"]]
-    assert scored and all(each["answer_source"] == "logged" for each in scored)
+    scored = lines(run / "round-1/scores")
+    assert scored and all(score["answer_source"] == "logged" for r in scored for score in r["lists"].values())
     metrics = json.loads((run / "evaluation/metrics.json").read_text())
     assert metrics["turns"]["evaluated"] == 3
     assert metrics["systems"]["reference"]["MRR@10"] > 0.5 and metrics["systems"]["dpo"]["MRR@10"] > 0
-    assert "dpo: reward margin 0.0" in output and (run / "dpo/adapter/adapter_model.safetensors").exists()
+    assert "round-1/dpo: reward margin 0.0" in output and (run / "adapter/adapter_model.safetensors").exists()

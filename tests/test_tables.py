@@ -2,9 +2,9 @@
 
 import pytest
 
-from core.read_settings import read_settings
 from core.records import Turn
-from train.tables import figures, table_of
+from tests.conftest import settings_of
+from train.report_tables import figures, table_of
 
 # Eight turns of one conversation, numbered 1 to 8.
 TURNS = [
@@ -21,13 +21,12 @@ MRR = {"c_1": 1.0, "c_2": 0.5, "c_3": 0.25, "c_4": 0.3, "c_5": 0.6, "c_6": 0.9, 
 EM = {"c_2": 1.0, "c_8": 0.0}  # the only turns that have answers
 
 
-def made(*flags):
-    settings = read_settings("", ["--run.dir", "x", *flags])
-    return figures({"original": {"MRR@10": MRR, "EM": EM}}, TURNS, settings)
+def metrics(*flags):
+    return figures({"original": {"MRR@10": MRR, "EM": EM}}, TURNS, settings_of(*flags))
 
 
 def test_depths_by_hand():
-    parts = made()["by_depth"]
+    parts = metrics()["by_depth"]
     assert list(parts) == ["1", "2", "3", "4-6", "7+"]
     assert [part["turns"] for part in parts.values()] == [1, 1, 1, 3, 2]
     assert [part["original"]["MRR@10"] for part in parts.values()] == pytest.approx([1.0, 0.5, 0.25, 0.6, 0.5])
@@ -35,7 +34,7 @@ def test_depths_by_hand():
 
 
 def test_kinds_by_hand():
-    parts = made()["by_kind"]
+    parts = metrics()["by_kind"]
     assert {kind: part["turns"] for kind, part in parts.items()} == {"first": 1, "follow_up": 7}
     assert parts["follow_up"]["original"] == pytest.approx({"MRR@10": (sum(MRR.values()) - 1) / 7, "EM": 0.5})
 
@@ -46,13 +45,13 @@ def test_turns_without_a_user_message_before_are_first_turns():
 
 
 def test_the_table_shows_both_splits_with_answers():
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table_of(made()).splitlines()]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table_of(metrics()).splitlines()]
     assert ["depth", "turns", "original MRR@10"] in rows and ["4-6", "3", "0.600"] in rows
     assert ["depth", "turns", "original EM"] in rows and ["2", "1", "1.000"] in rows and ["4-6", "3", ""] in rows
     assert ["kind", "turns", "original EM"] in rows and ["follow_up", "7", "0.500"] in rows
 
 
 def test_only_a_table_of_a_pool_says_so():
-    assert "pooled" not in table_of(made()) and made()["pooled"] is False
+    assert "pooled" not in table_of(metrics()) and metrics()["pooled"] is False
     for size in ("0", "50"):
-        assert "*pooled*" in table_of(made("--data.pool", size)) and made("--data.pool", size)["pooled"] is True
+        assert "*pooled*" in table_of(metrics("--data.pool", size)) and metrics("--data.pool", size)["pooled"] is True

@@ -1,13 +1,17 @@
-"""The trainers around TRL's: the SFT loss on a CPU equals TRL's own."""
+"""What stands around TRL's trainers: the SFT loss on a CPU, the order of batches, checks, checkpoints."""
+
+from statistics import fmean
 
 import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from trl import SFTConfig, SFTTrainer
+from trl import DPOConfig, SFTConfig, SFTTrainer
 
+from core.errors import InputError
 from core.language_model import load_language_model
-from train.trainers import with_completion_logits
+from train.callbacks import ZeroMarginCallback, last_checkpoint
+from train.trainers import LengthGroupedSampler, with_completion_logits
 
 ROWS = [
     {"prompt": [{"role": "user", "content": prompt}], "completion": [{"role": "assistant", "content": completion}]}
@@ -37,3 +41,45 @@ def test_the_loss_and_its_gradient_equal_trls(random_llama, tmp_path, num_items)
         gradients.append(torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert torch.allclose(*gradients, atol=1e-6, rtol=1e-3) and gradients[0].abs().max() > 0
+
+
+def test_batches_hold_rows_of_like_length_in_an_order_of_seed_and_epoch():
+    lengths = [row % 50 for row in range(1003)]
+
+    def order(seed, epoch):
+        sampler = LengthGroupedSampler(lengths, 10, seed)
+        sampler.set_epoch(epoch)
+        torch.rand(seed + epoch)  # the random state of the process decides nothing
+        return list(sampler)
+
+    assert order(1, 0) == order(1, 0) and len({tuple(order(*key)) for key in ((1, 0), (1, 1), (2, 0))}) == 3
+    rows = order(1, 0)
+    assert sorted(rows) == list(range(1003))
+    *batches, last = ([lengths[row] for row in rows[start : start + 10]] for start in range(0, 1003, 10))
+    assert fmean(max(batch) - min(batch) for batch in batches) < 5 and len(last) == 3
+
+
+@pytest.mark.parametrize(("dtype", "tolerated"), [("float32", 1e-5), ("bf16", 0.02)])
+def test_policy_and_reference_must_start_equal(tmp_path, dtype, tolerated):
+    def callback():
+        config = DPOConfig(str(tmp_path), use_cpu=True, report_to="none", bf16=False)
+        config.bf16 = dtype == "bf16"
+        return ZeroMarginCallback("round-1/dpo", config)
+
+    with pytest.raises(InputError, match="the reward margin is 0.1 at step 0 and must be 0"):
+        callback().on_log(None, None, None, {"rewards/margins": 0.1})
+    check = callback()
+    check.on_log(None, None, None, {"loss": 1.0})
+    check.on_log(None, None, None, {"rewards/margins": tolerated})
+    check.on_log(None, None, None, {"rewards/margins": 0.1})  # later margins are to grow
+
+
+def test_the_newest_complete_checkpoint(tmp_path):
+    assert last_checkpoint(tmp_path) is None
+    for step in (4, 10, 12):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "adapter_model.safetensors").touch()
+        if step != 12:  # `trainer_state.json` is written last
+            (folder / "trainer_state.json").touch()
+    assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from core.errors import InputError
-from scoring.utility import score, score_all
+from scoring.score_items import score_item, score_items
 from tests.conftest import ROOT, finish
 from tests.test_udcg import GOLDEN
 
@@ -70,9 +70,9 @@ def test_a_run_that_was_stopped_goes_on(random_llama, tmp_path):
         handle.write('{"broken')
     assert "--resume" in run(*words, "--output", tmp_path / "again.jsonl", ok=False)
     said = run(*words, "--output", tmp_path / "again.jsonl", "--resume", "--alpha", "0.5", ok=False)
-    assert "begun with another `alpha` (0.05, now 0.5)" in said
+    assert "started with another `alpha` (0.05, now 0.5)" in said
     said = run(*words, "--output", tmp_path / "again.jsonl", "--resume", "--dtype", "bfloat16", ok=False)
-    assert "begun with another `dtype`" in said
+    assert "started with another `dtype`" in said
     run(*words, "--output", tmp_path / "again.jsonl", "--resume")
     assert (tmp_path / "again.jsonl").read_text() == whole and not part.exists()
     plan = part.with_name(part.name + ".json")
@@ -94,47 +94,51 @@ def test_a_run_that_was_stopped_goes_on(random_llama, tmp_path):
 
 
 def test_the_published_output_format(lm):
-    made = score(ITEM, "udcg", lm, name="m")
+    made = score_item(ITEM, "udcg", lm, name="m")
     assert all(0 <= passage["models_info"]["m"]["no_res_prob"] <= 1 for passage in made["passages"])
     assert 0.417 < made["udcg"]["m"] < 0.731
     assert "udcg" not in ITEM and "models_info" not in ITEM["passages"][0]
-    again = score_all([made], "udcg", None, name="m")[0]
+    again = score_items([made], "udcg", None, name="m")[0]
     assert again == made
 
 
 def test_a_reason_stays_until_its_reward_has_a_value(lm):
-    long = score(ITEM | {"question": "long " * 9000}, "key_entropy", lm, name="m")
+    long = score_item(ITEM | {"question": "long " * 9000}, "key_entropy", lm, name="m")
     assert long["key_entropy"] == {"m": None} and list(long["errors"]) == ["key_entropy"]
-    other = score(long | {"question": ITEM["question"]}, "entropy", lm, name="m")
+    other = score_item(long | {"question": ITEM["question"]}, "entropy", lm, name="m")
     assert other["errors"] == long["errors"] and other["entropy"]["m"] is not None
-    same = score(other, "key_entropy", lm, name="m")
+    same = score_item(other, "key_entropy", lm, name="m")
     assert "errors" not in same and same["key_entropy"]["m"] is not None
 
 
 @pytest.mark.parametrize(
     "change, reward, expected",
     [
-        ({"question": " "}, "key_entropy", "`question` must be a text"),
-        ({"passages": "text"}, "key_entropy", "`passages` must be a list"),
-        ({"passages": [{"txt": "x"}]}, "key_entropy", "passage 0 has no `text`"),
+        ({"question": " "}, "key_entropy", "`question` must be a text that is not empty, got ' '"),
+        ({"passages": "text"}, "key_entropy", "`passages` must be a list, got 'text'"),
+        ({"passages": [{"txt": "x"}]}, "key_entropy", r"`passages\[0\].text` is missing"),
         ({"passages": [{"text": "x"}]}, "udcg", "needs `is_relevant`"),
-        ({"passages": [{"text": "x", "is_relevant": True, "no_res_prob": 1.5}]}, "udcg", "from 0 to 1, got 1.5"),
+        (
+            {"passages": [{"text": "x", "is_relevant": True, "no_res_prob": 1.5}]},
+            "udcg",
+            r"`passages\[0\].no_res_prob` must be less",
+        ),
         ({"answers": []}, "answer_logprob", "needs `answers`"),
-        ({"history": ["hello"]}, "key_entropy", "`history` must be a list"),
-        ({"passages": [{"text": "x", "score": 10**400}]}, "key_entropy", "`score` must be a number of at most 1e300"),
-        ({"errors": {"m": "a reason"}}, "key_entropy", "`errors` must hold, for each reward"),
+        ({"history": ["hello"]}, "key_entropy", r"`history\[0\]` must be an object, got 'hello'"),
+        ({"passages": [{"text": "x", "score": 10**400}]}, "key_entropy", r"`passages\[0\].score` must be"),
+        ({"errors": {"m": "a reason"}}, "key_entropy", "`errors.m` must be an object"),
     ],
 )
 def test_bad_items_are_named(lm, change, reward, expected):
     with pytest.raises(InputError, match=expected):
-        score(ITEM | change, reward, lm)
+        score_item(ITEM | change, reward, lm)
 
 
 @pytest.mark.parametrize(
     ("reward", "options", "expected"),
     [
         ("key_entrop", {}, "did you mean `key_entropy`"),
-        ("weighted", {}, "`weighted` is no reward of single lists"),
+        ("weighted", {}, "`reward` must be one of key_entropy, .*, got 'weighted'"),
         ("udcg", {"abstention": "sequnce"}, "`abstention` must be one of first_token, sequence, got 'sequnce'"),
         ("udcg", {"abstenton": "sequence"}, "did you mean `abstention`"),
         ("key_entropy", {"lm": None}, "needs a generator"),
@@ -142,17 +146,17 @@ def test_bad_items_are_named(lm, change, reward, expected):
 )
 def test_bad_arguments_are_named(lm, reward, options, expected):
     with pytest.raises(InputError, match=expected):
-        score(ITEM, reward, **({"lm": lm} | options))
+        score_item(ITEM, reward, **({"lm": lm} | options))
 
 
 def test_an_item_without_passages_needs_no_model():
-    made = score(ITEM | {"passages": []}, "udcg", None, name="m")
+    made = score_item(ITEM | {"passages": []}, "udcg", None, name="m")
     assert made["udcg"] == {"m": None} and made["errors"] == {"udcg": {"m": "no documents retrieved"}}
 
 
 def test_a_cut_document_is_told_for_delta_seper_too(lm):
     long = ITEM | {"passages": [*ITEM["passages"], {"text": "word " * lm.context, "is_relevant": False}]}
-    made = score(long, "delta_seper_soft", lm, samples=2, sample_tokens=4, entailment="exact")
+    made = score_item(long, "delta_seper_soft", lm, samples=2, sample_tokens=4, entailment="exact")
     assert made["models_info"][lm.name]["cut"] == 1 and made["delta_seper_soft"][lm.name] is not None
 
 
@@ -160,9 +164,9 @@ def test_an_item_that_knows_its_probabilities_is_not_judged_beside_one_that_does
     known = ITEM | {"passages": [p | {"no_res_prob": 0.2} for p in ITEM["passages"]], "errors": {"udcg": {"m": "old"}}}
     for items in ([known, ITEM], [ITEM, known]):
         made = dict(zip(("known", "asked") if items[0] is known else ("asked", "known"),
-                        score_all(items, "udcg", lm, name="m"), strict=True))  # fmt: skip
-        assert [made["known"]] == score_all([known], "udcg", None, name="m")
-        assert made["asked"]["udcg"]["m"] == pytest.approx(score(ITEM, "udcg", lm, name="m")["udcg"]["m"])
+                        score_items(items, "udcg", lm, name="m"), strict=True))  # fmt: skip
+        assert [made["known"]] == score_items([known], "udcg", None, name="m")
+        assert made["asked"]["udcg"]["m"] == pytest.approx(score_item(ITEM, "udcg", lm, name="m")["udcg"]["m"])
         assert "errors" not in made["known"]
 
 
@@ -171,7 +175,7 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "in.json").write_text(json.dumps(item))
     words = ["--reward", "udcg", "--model", "m", "--input", tmp_path / "in.json", "--output"]
     os.mkfifo(tmp_path / "pipe")
-    assert "is no file that can be replaced" in run(*words, tmp_path / "pipe", ok=False)
+    assert "is not a regular file" in run(*words, tmp_path / "pipe", ok=False)
     assert "is a folder" in run(*words, ".", ok=False)
     with (tmp_path / "out.jsonl.part").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

@@ -1,233 +1,296 @@
 """STAGE evaluation: what each system retrieves and answers on held-out turns, side by side.
 
-    python -m train.evaluation --config configs/quickstart.yaml
-
-Systems: `original` (the question as it stands), `history` (all user turns joined), `base` (the untrained rewriter),
-`base_examples` (the same with `rewriter.examples` in its prompt), `sft`, `dpo`, `reference` (a person's rewrite).
-Writes `<run>/evaluation`: one record per turn, TREC runs and qrels, `per_turn.jsonl`, `metrics.json` and `table.md`.
-With several data sets, results are also split by set.
+Systems: `original` (the question as it is), `history` (all user turns joined), `base` (the untrained rewriter),
+`base_examples` (the same with `rewriter.examples` in its prompt), `sft`, `dpo` (of earlier rounds: `dpo-1`, ...),
+`reference` (a person's rewrite). The folder also holds TREC runs and qrels, `per_turn.jsonl`, `metrics.json` and
+`table.md`. With several data sets, results are also split by set.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from core.artifacts import Stage, completed
+from core.distributed import process, wait_for_all
 from core.errors import InputError
-from core.read_settings import read_settings
-from core.records import Turn
-from core.runtime import log, process, run_command, set_up_logging, use_cores, wait_for_all
-from core.settings import Settings, rewriter_model
-from core.stages import carry_out, shared_out
-from retrieval.collection import Collection, collections_of, identities_of
-from retrieval.retriever import RetrieverOfSets, recorded_of_sets
-from rewriter.conversations import turns_hash, turns_of
+from core.language_model import LanguageModel, check_room
+from core.model_spec import ModelSpec, load_with_adapters
+from core.progress import log
+from core.records import EvaluationRecord, GeneratedAnswer, GenerationInput, SystemResult, Turn
+from core.settings import EvaluationSettings, Settings
+from core.stage_runner import run_stage
+from core.stages import Stage
+from retrieval.collection import Collection, identities_of
+from retrieval.engines import PerDatasetRetriever, ranking_config
+from rewriter.conversations import TurnSet
 from rewriter.prompts import RewritePrompt, search_query, user_turns
-from scoring.scores import generator_model
-from train.pool import make_pool
+from rewriter.sampling import greedy_rewrites
+from scoring.generator import Generator
+from scoring.grogu import score_of
+from train.report_tables import write_report
 
 NAME = "evaluation"
-TRAINED = ("base", "base_examples", "sft", "dpo")
-BATCH = 16  # turns that are rewritten, answered and saved together
+UNTRAINED = ("base", "base_examples")
+BATCH_SIZE = 16  # turns that are rewritten, answered and saved together
 
 
-def chosen_systems(settings: Settings, turns: list[Turn]) -> list[str]:
-    """The systems of the settings that these turns allow: `reference` needs a rewrite in every turn that is measured.
+@dataclass(frozen=True)
+class Systems:
+    """The systems of an evaluation.
+
+    Args:
+        names: in the order of the table.
+        base: the untrained rewriter.
+        trained: system -> the training stage that made its adapter.
+    """
+
+    names: tuple[str, ...]
+    base: ModelSpec | None
+    trained: Mapping[str, Stage]
+
+    @property
+    def rewriters(self) -> list[str]:
+        """The systems that are language models."""
+        return [name for name in self.names if name in UNTRAINED or name in self.trained]
+
+    def adapter_of(self, name: str) -> str | None:
+        """The name under which `load_models` loads the adapter of a system; None for the bare model."""
+        return name if name in self.trained else "base" if self.base.adapter else None
+
+
+def select_systems(
+    names: Sequence[str], trained: Mapping[str, Stage], turns: Iterable[Turn], answers: bool
+) -> tuple[str, ...]:
+    """The systems that can be evaluated on these turns: `reference` needs a rewrite in every turn that is measured,
+    and `dpo` brings those of earlier rounds along.
 
     Raises:
-        InputError: no turn has relevant documents or answers.
+        InputError: nothing can be measured, or no system is left.
     """
-    if not any(turn.relevant or turn.answers for turn in turns):
+    measured = [turn for turn in turns if turn.relevant or (answers and turn.answers)]
+    if not measured:
         raise InputError(
-            f"the {settings.data.evaluate_on} turns have neither `relevant` nor `answers`: nothing can be measured. "
-            "Add them to the file of these turns, or stop at the adapter with `--run.until dpo`."
+            "the turns to evaluate on have neither `relevant` nor `answers`: nothing can be measured. Add them to the "
+            "file of these turns, or stop at the adapter with `--run.until dpo`."
         )
-    measured = [turn for turn in turns if turn.relevant or (settings.evaluation.answers and turn.answers)]
     missing = sum(not turn.rewrite for turn in measured)
-    systems = [name for name in settings.evaluation.systems if name != "reference" or not missing]
-    if not systems:
+    earlier = [name for name in trained if name.startswith("dpo-")]
+    chosen = [
+        system
+        for name in names
+        if name != "reference" or not missing
+        for system in ([*earlier, name] if name == "dpo" else [name])
+    ]
+    if not chosen:
         raise InputError(
-            f"`evaluation.systems` has no system left: {missing} of {len(measured)} measured test turns have no "
-            "`rewrite`."
+            f"`evaluation.systems` has no system left: {missing} of {len(measured)} measured turns have no `rewrite`."
         )
-    return systems
+    return tuple(chosen)
 
 
-def check_test(settings: Settings) -> None:
-    """Read held-out turns and collections, and say what of the evaluation they do not allow.
+def check_test_turns(
+    turns: TurnSet, collections: Mapping[str, Collection], options: EvaluationSettings, split: str
+) -> None:
+    """Report what the held-out turns do not allow, before anything is computed.
 
     Raises:
         InputError: nothing can be measured, or no relevant document of a data set is in its collection.
     """
-    turns = turns_of(settings, settings.data.evaluate_on, settings.run.limit)
-    if len(chosen_systems(settings, turns)) < len(settings.evaluation.systems):
-        log.warning("evaluation: no `reference` row; not every test turn that is measured has a `rewrite`")
-    for name, collection in collections_of(settings).items():
+    systems = select_systems(options.systems, {}, turns, options.answers)
+    if "reference" in options.systems and "reference" not in systems:
+        log.warning("evaluation: no `reference` row; some turns that are measured have no `rewrite`")
+    for name, collection in collections.items():
         of_set = f" of `data.sets.{name}`" if name else ""
-        own = [turn for turn in turns if turn.dataset == name]
-        named = [doc for turn in own for doc, grade in turn.relevant.items() if grade >= 1]
-        unknown = [doc for doc in named if doc not in collection]
-        if unknown and len(unknown) == len(named):
+        relevant = [d for t in turns if t.dataset == name for d, grade in t.relevant.items() if grade >= 1]
+        unknown = [doc for doc in relevant if doc not in collection]
+        if unknown and len(unknown) == len(relevant):
             raise InputError(
-                f"no `relevant` document of the {settings.data.evaluate_on} turns is in the collection{of_set}; the "
-                f"first is `{unknown[0]}`."
+                f"no `relevant` document of the {split} turns is in the collection{of_set}; the first is "
+                f"`{unknown[0]}`."
             )
         if unknown:
             log.warning("evaluation: %d of %d relevant documents are not in the collection%s (first: `%s`)",
-                        len(unknown), len(named), of_set, unknown[0])  # fmt: skip
+                        len(unknown), len(relevant), of_set, unknown[0])  # fmt: skip
 
 
-def evaluation_stage(settings: Settings) -> Stage:
-    """The stage's folder with what decides its content."""
-    systems, answers, rule = settings.evaluation.systems, settings.evaluation.answers, settings.scoring
-    collections, split = collections_of(settings), settings.data.evaluate_on
-    decided = {
-        "evaluation": {"systems": systems, "answers": answers},
-        "retrieval": recorded_of_sets(settings.retrieval, collections),
-        "limit": settings.run.limit,
-    }
-    if answers:
-        decided["scoring"] = {"alpha": rule.alpha, "fallback": rule.fallback, "fallback_by": rule.fallback_by}
-        limits = ("max_new_tokens", "document_tokens", "history_tokens")
-        decided["generator"] = {name: getattr(settings.generator, name) for name in limits}
-    if set(systems) & set(TRAINED):
-        options = settings.rewriter
-        decided["rewriter"] = {
-            name: getattr(options, name)
-            for name in ("instruction", "max_new_tokens", "history_messages", "history_words", "query")
-        }
-        decided["rewriter"] |= {"question_weight": options.question_weight} if options.query == "joined" else {}
-        decided["rewriter"] |= {"examples": options.examples} if "base_examples" in systems else {}
-    inputs = {split: turns_hash(settings, split), "corpus": identities_of(collections)}
-    for name in ("sft", "dpo"):
-        if name in systems:
-            inputs[name] = completed(settings.run_dir / name).identity()
-    if {"base", "base_examples"} & set(systems) or answers:
-        from core.language_model import fingerprint  # with torch, which nothing else here needs
+def make_evaluation(
+    settings: Settings,
+    turns: TurnSet,
+    collections: Mapping[str, Collection],
+    base: ModelSpec | None,
+    generator: ModelSpec | None,
+    trained: Mapping[str, Stage],
+) -> Stage:
+    """Complete the stage, and print the table.
 
-        if {"base", "base_examples"} & set(systems):
-            inputs["model"] = fingerprint(rewriter_model(settings), settings.rewriter.adapter)
-        if answers:
-            inputs["generator"] = fingerprint(*generator_model(settings))
-    return Stage(settings.run_dir / NAME, decided, inputs, process()[0])
+    Args:
+        settings: of the run.
+        turns: the held-out turns.
+        collections: data set -> its collection.
+        base: the untrained rewriter; None where no system needs one.
+        generator: the model that answers; None without answers.
+        trained: system -> the complete training stage that made its adapter.
+    """
+    options = settings.evaluation
+    systems = Systems(select_systems(options.systems, trained, turns, options.answers), base, trained)
+    stage = evaluation_stage(settings, turns, collections, generator, systems)
 
+    def load_worker():
+        retriever = PerDatasetRetriever(settings.retrieval, collections)
+        rewriter, answer = load_models(settings, systems, generator)
+        queries_of = query_functions(settings, systems, rewriter)
 
-def rewriters(settings: Settings, systems: list[str]) -> dict[str, Callable[[list[Turn]], list[str]]]:
-    """For each system a function from turns to queries; models are loaded only when a system needs one."""
-    found: dict[str, Callable[[list[Turn]], list[str]]] = {
-        "original": lambda turns: [turn.question for turn in turns],
-        "history": lambda turns: [user_turns(turn.history, turn.question) for turn in turns],
-        "reference": lambda turns: [turn.rewrite or turn.question for turn in turns],
-    }
-    options = settings.rewriter
-    if set(systems) & set(TRAINED):
-        from core.language_model import check_room, load_language_model
-        from rewriter.sampling import greedy_rewrites
-
-        for name in TRAINED:
-            if name in systems:
-                adapter = options.adapter if name.startswith("base") else str(settings.run_dir / name / "adapter")
-                lm = load_language_model(rewriter_model(settings), adapter, options.dtype)
-                check_room(lm, options.max_new_tokens, "rewriter.max_new_tokens")
-                prompt = RewritePrompt.of(options, examples=name == "base_examples")
-                found[name] = lambda turns, lm=lm, prompt=prompt: greedy_rewrites(lm, turns, options, prompt)
-    return found
-
-
-def evaluate(settings: Settings) -> Stage:
-    """Bring the stage to its end and print the table."""
-    from train.tables import write_report
-
-    turns = turns_of(settings, settings.data.evaluate_on, settings.run.limit)
-    systems = chosen_systems(settings, turns)
-
-    def worker():
-        collections = collections_of(settings)
-        retriever = RetrieverOfSets(settings.retrieval, collections)
-        queries_of = rewriters(settings, systems)
-        generator = None
-        if settings.evaluation.answers:
-            from core.language_model import check_room, load_language_model
-            from scoring.generator import Generator
-
-            lm = load_language_model(*generator_model(settings), settings.generator.dtype)
-            check_room(lm, settings.generator.max_new_tokens, "generator.max_new_tokens")
-            generator = Generator.of(lm, settings.generator)
-
-        def make(batch: list[Turn]) -> list[dict[str, Any]]:
-            found: dict[str, list[dict[str, Any]]] = {}
-            for name in systems:
-                rewrites = queries_of[name](batch)
-                queries = rewrites
-                if name in TRAINED:
-                    queries = [
-                        search_query(turn.question, rewrite, settings.rewriter)
-                        for turn, rewrite in zip(batch, rewrites, strict=True)
-                    ]
-                asked = [(turn.dataset, query) for turn, query in zip(batch, queries, strict=True)]
-                hits = retriever.search(asked, settings.retrieval.depth)
-                found[name] = [
-                    {"query": query, "hits": [[hit.doc, hit.score] for hit in some]}
-                    | ({"rewrite": rewrite} if rewrite != query else {})
-                    for query, rewrite, some in zip(queries, rewrites, hits, strict=True)
+        def evaluate(batch: list[Turn]) -> list[EvaluationRecord]:
+            results: dict[str, list[SystemResult]] = {}
+            for name in systems.names:
+                queries, rewrites = queries_of[name](batch)
+                datasets = [turn.dataset for turn in batch]
+                hits = retriever.search(list(zip(datasets, queries, strict=True)), settings.retrieval.depth)
+                results[name] = [
+                    SystemResult(query, tuple(ranking), rewrite if rewrite != query else None)
+                    for query, rewrite, ranking in zip(queries, rewrites, hits, strict=True)
                 ]
-            if generator is not None:
-                add_answers(generator, settings, batch, found, collections)
+            if answer is not None:
+                results = add_answers(answer, settings, batch, results, collections)
             return [
-                {"id": turn.id, "systems": {name: found[name][i] for name in systems}} for i, turn in enumerate(batch)
+                EvaluationRecord(turn.id, {name: results[name][i] for name in systems.names})
+                for i, turn in enumerate(batch)
             ]
 
-        return make
+        return evaluate
 
-    stage = carry_out(evaluation_stage(settings), lambda: shared_out(turns, BATCH), worker, summarise)
+    run_stage(stage, turns, BATCH_SIZE, load_worker, summarize)
     if process()[0] == 0:
-        write_report(stage, settings, turns, systems)
+        write_report(stage, settings, turns, systems.names)
     wait_for_all()
     return stage
 
 
-def add_answers(
-    generator,
+def evaluation_stage(
     settings: Settings,
-    batch: list[Turn],
-    found: dict[str, list[dict]],
+    turns: TurnSet,
     collections: Mapping[str, Collection],
-) -> None:
-    """Answer each turn from each system's documents, equal lists once; add `answer` and `key_entropy`."""
-    from scoring.generator import GenerationInput
-    from scoring.grogu import score_of
+    generator: ModelSpec | None,
+    systems: Systems,
+) -> Stage:
+    """The stage with the settings and inputs that decide its records."""
+    options, rule, answers = settings.rewriter, settings.scoring, settings.evaluation.answers
+    decided: dict[str, Any] = {
+        "systems": list(systems.names),
+        "answers": answers,
+        "retrieval": ranking_config(settings.retrieval, collections),
+    }
+    inputs: dict[str, Any] = {"turns": turns.fingerprint, "corpus": identities_of(collections)}
+    if answers:
+        decided["scoring"] = {"alpha": rule.alpha, "fallback": rule.fallback, "fallback_by": rule.fallback_by}
+        limits = ("max_new_tokens", "document_tokens", "history_tokens")
+        decided["generator"] = {name: getattr(settings.generator, name) for name in limits}
+        inputs["generator"] = generator.fingerprint
+    if systems.rewriters:
+        names = ("instruction", "max_new_tokens", "history_messages", "history_words", "query", "question_weight")
+        decided["rewriter"] = {name: getattr(options, name) for name in names}
+        inputs["model"] = systems.base.fingerprint
+    if "base_examples" in systems.names:
+        decided["rewriter"]["examples"] = asdict(options)["examples"]
+    inputs |= {name: systems.trained[name].identity for name in systems.names if name in systems.trained}
+    return Stage(settings.run.path, NAME, decided, inputs, EvaluationRecord)
 
-    rule = settings.scoring
 
-    def texts_of(turn: Turn, row: dict[str, Any]) -> list[str]:
-        return collections[turn.dataset].contents([doc for doc, _ in row["hits"][: settings.retrieval.k]])
-
-    rows = [(turn, found[name][i]) for i, turn in enumerate(batch) for name in found]
-    readings = [GenerationInput.of(turn.history, turn.question, texts_of(turn, row)) for turn, row in rows]
-    answered = generator.answers(readings)
-    for (_, row), one in zip(rows, answered, strict=True):
-        score = score_of(one.stats, one.answer, "key_entropy", rule.alpha, rule.fallback, rule.fallback_by)
-        row.update(answer=one.answer, key_entropy=score.value if row["hits"] else None)
+Answerer = Callable[[list[GenerationInput]], list[GeneratedAnswer]]
 
 
-def summarise(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def load_models(
+    settings: Settings, systems: Systems, generator: ModelSpec | None
+) -> tuple[LanguageModel | None, Answerer | None]:
+    """The rewriter with all adapters, and the generator's answers; one base model where both are the same. None where
+    there is nothing to rewrite, or to answer."""
+    rewriter = answer = None
+    if systems.rewriters:
+        adapters = {"base": systems.base.adapter} if systems.base.adapter else {}
+        adapters |= {name: str(stage.folder / "adapter") for name, stage in systems.trained.items()}
+        rewriter = load_with_adapters(systems.base, adapters)
+        check_room(rewriter, settings.rewriter.max_new_tokens, "rewriter.max_new_tokens")
+    if settings.evaluation.answers:
+        shared = rewriter is not None and generator == replace(systems.base, adapter=None)
+        lm = rewriter if shared else generator.load()
+        check_room(lm, settings.generator.max_new_tokens, "generator.max_new_tokens")
+        answerer = Generator.of(lm, settings.generator)
+
+        def answer(inputs: list[GenerationInput]) -> list[GeneratedAnswer]:
+            # A shared model answers without the adapters of the rewriters; a model of its own keeps its adapter.
+            with lm.using(None) if shared else nullcontext():
+                return answerer.answers(inputs)
+
+    return rewriter, answer
+
+
+def query_functions(
+    settings: Settings, systems: Systems, lm: LanguageModel | None
+) -> dict[str, Callable[[list[Turn]], tuple[list[str], list[str]]]]:
+    """For each system a function from turns to search queries and rewrites."""
+    options = settings.rewriter
+
+    def as_they_are(text_of: Callable[[Turn], str]):
+        return lambda turns: ([text_of(turn) for turn in turns],) * 2
+
+    def rewritten(name: str):
+        prompt = RewritePrompt.of(options, examples=name == "base_examples")
+
+        def rewrite(turns: list[Turn]) -> tuple[list[str], list[str]]:
+            with lm.using(systems.adapter_of(name)):
+                rewrites = greedy_rewrites(lm, turns, options, prompt)
+            pairs = zip(turns, rewrites, strict=True)
+            return [search_query(turn.question, text, options) for turn, text in pairs], rewrites
+
+        return rewrite
+
+    return {
+        "original": as_they_are(lambda turn: turn.question),
+        "history": as_they_are(lambda turn: user_turns(turn.history, turn.question)),
+        "reference": as_they_are(lambda turn: turn.rewrite or turn.question),
+    } | {name: rewritten(name) for name in systems.rewriters}
+
+
+def add_answers(
+    answer_all: Answerer,
+    settings: Settings,
+    turns: list[Turn],
+    results: dict[str, list[SystemResult]],
+    collections: Mapping[str, Collection],
+) -> dict[str, list[SystemResult]]:
+    """Answer each turn from the documents of each system; equal lists are answered once.
+
+    Returns:
+        The results with `answer` and `key_entropy`.
+    """
+    rule, k = settings.scoring, settings.retrieval.k
+    inputs = [
+        GenerationInput.of(
+            turn.history,
+            turn.question,
+            collections[turn.dataset].contents([hit.doc for hit in results[name][i].hits[:k]]),
+        )
+        for name in results
+        for i, turn in enumerate(turns)
+    ]
+    answers = iter(answer_all(inputs))
+    answered: dict[str, list[SystemResult]] = {}
+    for name, system_results in results.items():
+        answered[name] = []
+        for result, answer in zip(system_results, answers, strict=False):
+            score = score_of(answer.stats, answer.answer, "key_entropy", rule.alpha, rule.fallback, rule.fallback_by)
+            answered[name].append(
+                replace(result, answer=answer.answer, key_entropy=score.value if result.hits else None)
+            )
+    return answered
+
+
+def summarize(records: Iterable[EvaluationRecord]) -> dict[str, Any]:
     """Totals: turns, rankings without a document, and empty answers."""
     counts: Counter = Counter()
     for record in records:
-        systems = record["systems"].values()
-        counts.update(total=1, without_hits=sum(not system["hits"] for system in systems))
-        counts.update(without_answer=sum(system.get("answer") == "" for system in systems))
+        systems = record.systems.values()
+        counts.update(total=1, without_hits=sum(not result.hits for result in systems))
+        counts.update(without_answer=sum(result.answer == "" for result in systems))
     return dict(counts)
-
-
-def main() -> None:
-    settings = read_settings(__doc__, alone=NAME)
-    set_up_logging()
-    if settings.evaluation.answers or set(settings.evaluation.systems) & set(TRAINED):
-        use_cores(settings.run.threads)  # with torch, which nothing else here needs
-    make_pool(settings)
-    evaluate(settings)
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -1,4 +1,6 @@
-"""The model that is trained: base with a new LoRA adapter, or with the SFT adapter and its frozen copy."""
+"""The model that is trained: a base model with a LoRA adapter, and for DPO its frozen copy as the reference."""
+
+from typing import Any
 
 import torch
 from peft import PeftModel, get_peft_model
@@ -6,56 +8,50 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 
 from core.errors import InputError, first_line
 from core.gguf import model_folder
-from core.language_model import load_language_model
-from core.settings import Settings, rewriter_model
-from train.options import lora_config
-
-ADAPTER = "adapter"
+from core.model_spec import ModelSpec
+from train.trainer_config import lora_config
 
 
-def new_policy(settings: Settings) -> tuple[PeftModel, PreTrainedTokenizerBase]:
-    """The base model with a trainable LoRA adapter: a fresh one, or `rewriter.adapter` to go on with."""
-    torch.manual_seed(settings.run.seed)
-    chosen = settings.rewriter
-    lm = load_language_model(rewriter_model(settings), chosen.adapter, chosen.dtype, trainable=True)
-    return (lm.model if chosen.adapter else with_lora(lm.model, settings)), lm.tokenizer
+def new_policy(model: ModelSpec, lora: dict[str, Any], seed: int) -> tuple[PeftModel, PreTrainedTokenizerBase]:
+    """The base model with a trainable LoRA adapter: a new one, or the model's own adapter to continue with.
+
+    Args:
+        model: the rewriter.
+        lora: the `lora` settings.
+        seed: of the new adapter's weights.
+    """
+    torch.manual_seed(seed)
+    lm = model.load(trainable=True)
+    return (lm.model if model.adapter else add_lora(lm.model, model.name, lora)), lm.tokenizer
 
 
-def with_lora(model: PreTrainedModel, settings: Settings) -> PeftModel:
-    """The model with a fresh adapter.
+def add_lora(model: PreTrainedModel, name: str, lora: dict[str, Any]) -> PeftModel:
+    """The model with a new adapter.
 
     Raises:
         InputError: PEFT finds no place for it, or refuses a value of the `lora` section.
     """
-    config = lora_config(settings)
+    config = lora_config(lora)
     try:
         return get_peft_model(model, config)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
-        raise InputError(f"`lora`: PEFT cannot add the adapter to {settings.rewriter.model}: {error}") from error
+        raise InputError(f"`lora`: PEFT cannot add the adapter to {name}: {error}") from error
 
 
-def check_lora(settings: Settings) -> None:
-    """Try the `lora` section on the model's layers, without its weights, before anything is computed.
+def check_lora(model: ModelSpec, lora: dict[str, Any]) -> None:
+    """Try the `lora` section on the layers of the model, without its weights, before anything is computed.
 
     Raises:
         InputError: the model cannot be read, or PEFT refuses.
     """
-    if settings.rewriter.adapter:
+    if model.adapter:
         return
-    folder = model_folder(rewriter_model(settings))
     try:
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(model_folder(model.name))
     except (OSError, ValueError) as error:
-        raise InputError(f"`rewriter.model`: {settings.rewriter.model} cannot be read: {first_line(error)}") from error
+        raise InputError(f"`rewriter.model`: {model.name} cannot be read: {first_line(error)}") from error
     with torch.device("meta"):
-        with_lora(AutoModelForCausalLM.from_config(config), settings)
-
-
-def warmed_policy(settings: Settings) -> tuple[PeftModel, PreTrainedTokenizerBase]:
-    """The base model with the trainable SFT adapter; TRL adds the frozen copy that is the reference."""
-    adapter = settings.run_dir / "sft" / ADAPTER
-    lm = load_language_model(rewriter_model(settings), str(adapter), settings.rewriter.dtype, trainable=True)
-    return lm.model, lm.tokenizer
+        add_lora(AutoModelForCausalLM.from_config(config), model.name, lora)
 
 
 def check_reference(model: PeftModel) -> None:
@@ -70,7 +66,7 @@ def check_reference(model: PeftModel) -> None:
         copy = weights.get(name.replace(".default.", ".ref."))
         if copy is None or copy.requires_grad or not torch.equal(copy, weight):
             raise InputError(
-                f"the reference is no frozen copy of the SFT adapter (`{name}`); check the versions of trl and peft."
+                f"the reference is not a frozen copy of the policy's adapter (`{name}`); check trl and peft."
             )
     if not policy:
         raise InputError("the policy has no adapter weights; check `lora.target_modules`.")

@@ -20,16 +20,16 @@ import torch
 
 from core.batching import group_by_prefix
 from core.chat import completion_ids
+from core.cli import read_settings
 from core.language_model import LanguageModel, load_language_model
-from core.read_settings import read_settings
-from core.records import Turn
+from core.records import GenerationInput, Turn
 from core.settings import Settings
 from retrieval.collection import open_collection
-from retrieval.retriever import retriever_of
+from retrieval.engines import build_engine
 from rewriter.conversations import read_turns
 from rewriter.prompts import RewritePrompt
 from rewriter.sampling import prompts_of, sample_rewrites
-from scoring.generator import GenerationInput, Generator
+from scoring.generator import Generator
 from tests.oracle import plain_logged_scores, plain_scores
 
 FIRST_TURN = 3  # whose conversation has some history
@@ -91,7 +91,7 @@ def plain_candidates(lm: LanguageModel, prompts: list[list[int]], settings: Sett
 def inputs_of(turns: list[Turn], candidates: list[list[str]], settings: Settings, corpus: Path) -> list:
     """(input, logged reply) of every distinct document list."""
     collection = open_collection(str(corpus))
-    retriever = retriever_of(settings.retrieval, collection)
+    retriever = build_engine(settings.retrieval, collection)
     inputs = {}
     for turn, texts in zip(turns, candidates, strict=True):
         for hits in retriever.search(texts, settings.retrieval.k):

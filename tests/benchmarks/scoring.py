@@ -18,23 +18,25 @@ from pathlib import Path
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from core.artifacts import completed
-from core.inputs import data_file
+from core.cli import read_settings
+from core.data_sources import data_sources
 from core.language_model import LanguageModel, load_language_model
-from core.read_settings import read_settings
+from core.records import GenerationInput, RewardInput, TurnRecord
 from core.settings import ScoringSettings
-from core.stages import shared_out
-from retrieval.collection import collection_of
-from retrieval.rankings import make_rankings
-from rewriter.candidates import make_candidates
-from rewriter.conversations import read_turns
+from core.stage_runner import batched
+from core.stages import load_stage
+from retrieval.collection import open_collections
+from rewriter.conversations import load_turns
 from scoring.abstention import REFUSAL
-from scoring.generator import GenerationInput, Generator
-from scoring.rewards import RewardInput, Scorer
-from scoring.scores import BATCH
+from scoring.generator import Generator
+from scoring.scorer import Scorer
+from scoring.scores import BATCH_SIZE
 from tests.benchmarks.real_model import PeakMemory, compare, timed
 from tests.oracle import plain_no_res, plain_scores
-from train.tiny_world import World, conversation, make_quickstart_data
+from train.pipeline import run_pipeline
+from train.tiny.conversation import simulate
+from train.tiny.entities import World
+from train.tiny.world import mixed_kinds
 
 ROOT = Path(__file__).resolve().parents[2]
 TURNS = {"tiny": 256, "random": 8, "qwen": 512, "smollm2": 8}
@@ -64,33 +66,35 @@ SHAPES = {
 
 def quickstart_inputs(turns: int, folder: Path) -> list[list[GenerationInput]]:
     """Inputs of the candidates of quickstart turns: a list per turn, one input per candidate."""
-    config = str(ROOT / "configs/quickstart.yaml")
-    settings = read_settings("", ["--config", config, "--run.dir", str(folder), "--run.limit", str(turns)])
-    make_quickstart_data(folder / "data")
-    make_candidates(settings)
-    make_rankings(settings)
-    collection = collection_of(settings)
-    by_id = {turn.id: turn for turn in read_turns(data_file(settings, "train"), turns)}
+    flags = ["--run.dir", str(folder), "--run.limit", str(turns), "--run.until", "round-1/rankings"]
+    settings = read_settings("", ["--config", str(ROOT / "configs/quickstart.yaml"), *flags])
+    run_pipeline(settings)
+    sources = data_sources(settings.data, settings.run.path)
+    collection = open_collections(sources)[""]
+    by_id = load_turns(sources, "train", turns).by_id
     return [
         [
-            GenerationInput.of(turn.history, turn.question, collection.contents([doc for doc, _ in ranking]))
-            for ranking in record["rankings"]
+            GenerationInput.of(
+                by_id[record.id].history,
+                by_id[record.id].question,
+                collection.contents([hit.doc for hit in candidate.documents]),
+            )
+            for candidate in record.candidates
         ]
-        for record in completed(folder / "rankings").records()
-        for turn in (by_id[record["id"]],)
+        for record in load_stage(settings.run.path, "round-1/rankings", TurnRecord)
     ]
 
 
 def long_inputs(turns: int) -> list[list[GenerationInput]]:
     """8 candidates a turn, 5 documents of 100 words each out of the turn's best 8."""
     rng = random.Random(0)
-    world = World(rng, "lm", 60)
+    world = World(rng, "lm", mixed_kinds(60))
     words = " ".join(passage.text for entity in world.entities for passage in world.passages(entity)).split()
     inputs = []
     for _ in range(turns):
-        history, asked = list(conversation(world, 4))[-1]
+        history, question = list(simulate(world, 4))[-1]
         best = [" ".join(words[start : start + 100]) for start in rng.sample(range(len(words) - 100), 8)]
-        inputs.append([GenerationInput.of(history, asked.question, rng.sample(best, 5)) for _ in range(8)])
+        inputs.append([GenerationInput.of(history, question.text, rng.sample(best, 5)) for _ in range(8)])
     return inputs
 
 
@@ -116,7 +120,7 @@ def compare_random(case: str, turns: int) -> dict[str, float]:
     scorer, everything = Scorer(generator, ScoringSettings()), [each for job in jobs for each in job]
     some = random.Random(0).sample(everything, min(PLAIN_ITEMS[case], len(everything)))
     refusal = lm.tokenizer(REFUSAL, add_special_tokens=False)["input_ids"][:1]
-    chunks = [[each for job in part for each in job] for part in shared_out(jobs, BATCH)]
+    chunks = [[each for job in part for each in job] for part in batched(jobs, BATCH_SIZE)]
 
     def udcg(chunk: list[GenerationInput]) -> None:
         scorer.scores([RewardInput(each, (True,) * len(each.documents)) for each in chunk], ["udcg"])

@@ -6,17 +6,18 @@ from pathlib import Path
 from statistics import fmean
 
 from core.language_model import load_language_model
+from core.records import GenerationInput
 from core.settings import RetrievalSettings, RewriterSettings
 from core.trec import strict_run
 from retrieval.collection import open_collection
+from retrieval.engines import build_engine
 from retrieval.metrics import per_query
-from retrieval.retriever import retriever_of
 from rewriter.conversations import read_turns
 from rewriter.prompts import RewritePrompt
 from rewriter.sampling import greedy_rewrites
 from scoring.abstention import abstention_probabilities
 from scoring.answers import exact_match
-from scoring.generator import GenerationInput, Generator
+from scoring.generator import Generator
 from scoring.grogu import score_of
 from scoring.validity_cases import gold_and_without
 
@@ -32,8 +33,8 @@ def measure(model: str, world: Path, limit: int | None = None) -> dict[str, floa
     lm = load_language_model(model)
     generator = Generator(lm, 16, 16384)
     collection = open_collection(str(world / "corpus.jsonl"))
-    retriever = retriever_of(RetrievalSettings(), collection)
-    turns = read_turns(world / "dev.jsonl", limit)
+    retriever = build_engine(RetrievalSettings(), collection)
+    turns = read_turns(world / "dev.jsonl")[:limit]
     hits, rng = retriever.search([turn.rewrite for turn in turns], 30), random.Random(0)
     lists = [
         gold_and_without({*turn.relevant}, [hit.doc for hit in ranking], 3, rng)

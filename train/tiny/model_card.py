@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from core.artifacts import read_json, write_atomic
-from core.runtime import log, run_command, set_up_logging
+from core.cli import run_command
+from core.progress import log, set_up_logging
 from train.tiny.lessons import FINAL_REWRITES, REWRITES
 from train.tiny.world import make_quickstart_data
 

@@ -9,8 +9,9 @@ import random
 from pathlib import Path
 
 from core.artifacts import read_json, sha256, write_atomic, write_json
+from core.cli import run_command
 from core.errors import InputError
-from core.runtime import log, run_command, set_up_logging
+from core.progress import log, set_up_logging
 from train.tiny.conversation import simulate
 from train.tiny.entities import GRAMMAR_FILE, KINDS, World
 

@@ -1,0 +1,240 @@
+"""Command lines: YAML and flags into dataclasses, and bad input into one line and an exit status.
+
+The dataclasses (`core.settings`, and those for the flags of a command) declare types, ranges, choices and help.
+"""
+
+import argparse
+import errno
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import yaml
+
+from core.distributed import check_launch, connected, process
+from core.errors import InputError, first_line, nearest, short
+from core.schema import describe, settings_of, split_type, title_of, type_at, validate
+from core.settings import Settings
+
+T = TypeVar("T")
+
+
+# ------------------------------------------------------------------ values
+
+
+class Loader(yaml.SafeLoader):
+    """YAML in which a mapping has each key once (of two sections by one name the first would be lost), and `1e-4` is
+    a number."""
+
+    def construct_mapping(self, node, deep=False):
+        seen = set()
+        for key, _ in node.value:
+            if str(key.value) in seen:
+                message = f"the key `{key.value}` stands twice"
+                raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), "-+0123456789")
+
+
+def load_yaml(text: str | bytes, place: str) -> Any:
+    """The value of a YAML text.
+
+    Raises:
+        InputError: it is not valid YAML, or a key stands twice; begins with `place`.
+    """
+    try:
+        return yaml.load(text, Loader)
+    except yaml.MarkedYAMLError as error:
+        raise InputError(f"{place}line {error.problem_mark.line + 1}: {error.problem}.") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InputError(f"{place}not valid YAML: {first_line(error)}.") from error
+
+
+def read_yaml(path: str) -> dict[str, Any]:
+    """The settings in a file, by section.
+
+    Raises:
+        InputError: it cannot be read, or has an unknown section or setting.
+    """
+    place = f"--config {path}: "
+    try:
+        sections = load_yaml(Path(path).read_bytes(), place)
+    except OSError as error:
+        raise InputError(f"{place}cannot be read ({error.strerror}).") from error
+    if not isinstance(sections, dict):
+        raise InputError(f"{place}expected sections such as `run:` and `data:`, got {short(sections)}.")
+    for section, content in sections.items():
+        type_at(Settings, [section], place)
+        for name in content if isinstance(content, dict) else ():
+            type_at(Settings, [section, name], place)
+    return sections
+
+
+def parse_value(text: Any, annotation: Any, flag: str) -> Any:
+    """The value of a flag: texts, paths and choices as they are, anything else as YAML; `null` is None.
+
+    Args:
+        text: of the command line; a list of texts, or True, for a flag that takes several, or no, values.
+        annotation: type of the setting.
+        flag: name of the setting, for messages.
+    """
+    kind, _, optional = split_type(annotation)
+    if isinstance(text, list):
+        return [parse_value(each, get_args(kind)[0], flag) for each in text]
+    if text is True or kind in (str, Path) or get_origin(kind) is Literal:
+        return None if optional and text == "null" else text
+    return load_yaml(text, f"`{flag}`: ")
+
+
+# ------------------------------------------------------------------ flags
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of whole flag names. Values that are not given are not in its result; errors are InputErrors."""
+
+    def __init__(self, description: str | None, usage: str | None = None):
+        module = sys.modules["__main__"].__spec__
+        super().__init__(
+            prog=f"python -m {module.name.removesuffix('.__main__')}" if module else None,
+            usage=usage,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            argument_default=argparse.SUPPRESS,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> None:
+        raise InputError(f"{message}; `--help` lists the flags.")
+
+
+def build_parser(kind: type, description: str | None, usage: str | None = None) -> Parser:
+    """A parser with a flag for each field of a dataclass, and `--section.key` for those of the dataclasses in it.
+
+    Of the dataclass itself, a `bool` is a switch and a list takes several values, which with
+    `metadata={"positional": True}` come without a flag.
+    """
+    parser = Parser(description, usage)
+    for section, settings in groupby(settings_of(kind), key=attrgetter("section")):
+        group = parser.add_argument_group(title_of(section))
+        for setting in settings:
+            base, _, _ = split_type(setting.type) if section is kind else (None, (), False)
+            options: dict[str, Any] = {"nargs": "+"} if get_origin(base) is list else {}
+            options |= {"action": "store_true"} if base is bool else {"metavar": setting.name.split(".")[-1].upper()}
+            default = f"; default {setting.default}" if setting.default else ""
+            text = f"{setting.help} ({describe(setting.type)}{default})".replace("%", "%%")
+            group.add_argument(setting.name if setting.positional else f"--{setting.name}", help=text, **options)
+    return parser
+
+
+def parse_known_flags(kind: type[T], description: str | None, argv: list[str] | None = None) -> tuple[T, list[str]]:
+    """The flags of a command, and the words that are none of them.
+
+    Args:
+        kind: a dataclass, one field per flag.
+        description: text at the top of `--help`.
+        argv: command line without the program's name; `sys.argv[1:]` when not given.
+
+    Raises:
+        InputError: a flag lacks its value, or a value is missing or not allowed.
+    """
+    known, rest = build_parser(kind, description).parse_known_args(argv)
+    values = {name: parse_value(text, type_at(kind, [name]), f"--{name}") for name, text in vars(known).items()}
+    return validate(kind, values, "--"), rest
+
+
+def parse_flags(kind: type[T], description: str | None, argv: list[str] | None = None) -> T:
+    """The flags of a command that has no others; see `parse_known_flags`."""
+    flags, rest = parse_known_flags(kind, description, argv)
+    if rest:
+        raise InputError(f"unknown flag `{rest[0]}`; {nearest(rest[0], [f'--{each.name}' for each in fields(kind)])}")
+    return flags
+
+
+# ------------------------------------------------------------------ settings
+
+
+def settings_parser(description: str | None, argv: list[str]) -> Parser:
+    """A parser with a flag for every setting, and those that the command line has for keys of a mapping, such as
+    `--dpo.beta` and `--data.sets.NAME.train`."""
+    parser = build_parser(Settings, description, "%(prog)s [--config FILE] [--section.key VALUE ...]")
+    parser.add_argument("--config", action="append", help="YAML file with the settings of one run")
+    parser.add_argument("--print_config", action="store_true", help="print all settings as YAML and exit")
+    known = {"config", "print_config", "help", *(setting.name for setting in settings_of(Settings))}
+    names = [word[2:].partition("=")[0] for word in argv if word.startswith("--")]
+    for name in dict.fromkeys(names):
+        if name not in known:
+            type_at(Settings, name.split("."), "command line: ")
+            parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
+    return parser
+
+
+def read_settings(description: str | None, argv: list[str] | None = None) -> Settings:
+    """Settings of one run: YAML first, then flags.
+
+    Args:
+        description: text at the top of `--help`.
+        argv: command line without the program's name; `sys.argv[1:]` when not given.
+
+    Raises:
+        InputError: a file, section, key or value is not usable; names it and the nearest right one.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    flags = vars(settings_parser(description, argv).parse_args(argv))
+    files, show = flags.pop("config", []), flags.pop("print_config", False)
+    values: dict[str, Any] = {"run": {}}
+    for path in files:
+        for section, content in read_yaml(path).items():
+            both = isinstance(content, dict) and isinstance(values.get(section), dict)
+            values[section] = values[section] | content if both else content
+    for key, text in flags.items():
+        *parents, name = key.split(".")
+        target = values
+        for parent in parents:
+            if not isinstance(target.get(parent), dict):
+                target[parent] = {}
+            target = target[parent]
+        target[name] = parse_value(text, type_at(Settings, [*parents, name]), key)
+    settings = validate(Settings, values)
+    if show:
+        print(yaml.safe_dump(asdict(settings), sort_keys=False), end="")
+        raise SystemExit(0)
+    return settings
+
+
+# ------------------------------------------------------------------ commands
+
+
+def run_command(main: Callable[[], Any]) -> None:
+    """Run a command's `main`, in several processes if so launched: bad input becomes one line and status 2, Ctrl-C a
+    line."""
+    try:
+        check_launch()
+        if process()[1] > 1:
+            connected()
+        main()
+        if process()[1] > 1:
+            connected().destroy_process_group()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("stopped.", file=sys.stderr)
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has gone
+        raise SystemExit(1) from None
+    except OSError as error:
+        if error.errno is None:
+            raise
+        full = "; free some space, then the same command goes on" if error.errno == errno.ENOSPC else ""
+        print(f"error: {error.filename or 'file'}: {error.strerror}{full}.", file=sys.stderr)
+        raise SystemExit(2) from None

@@ -1,0 +1,135 @@
+"""Data sets of a run: where their conversations and collections are."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from core.data_settings import DataFiles, DataSettings
+from core.errors import InputError
+
+FILE_SUFFIXES = (".jsonl", ".json", ".jsonlines", ".json-lines", ".ndjson", ".tsv", ".csv", ".txt", ".parquet", ".gz")
+SPLITS = ("train", "development", "test")
+PUBLISHED = ("topiocqa", "qrecc", "mtrag")  # formats with qrels in a file of their own
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """The files of one data set, and the shares of its conversations that are held out.
+
+    `name` is empty in a run without `data.sets`. `corpus` is a file or the name of a Hub data set.
+    """
+
+    name: str
+    format: str
+    train: str | None = None
+    test: str | None = None
+    qrels: str | None = None
+    train_qrels: str | None = None
+    corpus: str | None = None
+    test_share: float = 0.0
+    development_share: float = 0.0
+
+    def setting(self, field: str) -> str:
+        """The full name of a setting of this data set, for messages."""
+        return f"data.sets.{self.name}.{field}" if self.name else f"data.{field}"
+
+    def field_of(self, split: str) -> str:
+        """The field whose file holds a split: `test` for test turns in a file of their own, else `train`."""
+        return "test" if split == "test" and not (self.test_share and not self.test) else "train"
+
+    def has(self, split: str) -> bool:
+        """Whether the data set has turns of a split."""
+        if split == "development" and not self.development_share:
+            return False
+        return bool(getattr(self, self.field_of(split)))
+
+    def turns_file(self, split: str) -> Path:
+        """The file that holds a split.
+
+        Raises:
+            InputError: the setting is missing, or the file is.
+        """
+        return self._file(self.field_of(split))
+
+    def qrels_file(self, split: str) -> Path | None:
+        """The file with the gold passages of a split, where the data set has one.
+
+        Raises:
+            InputError: the file is missing, or the format of the turns has no use for it.
+        """
+        field = "qrels" if self.field_of(split) == "test" else "train_qrels"
+        if not getattr(self, field):
+            return None
+        if self.format not in PUBLISHED:
+            raise InputError(
+                f"`{self.setting(field)}` goes with a published `data.format` ({', '.join(PUBLISHED)}), not with "
+                f"`{self.format}`, whose turns carry `relevant` themselves; leave it out."
+            )
+        return self._file(field)
+
+    def _file(self, field: str) -> Path:
+        key, value = self.setting(field), getattr(self, field)
+        if not value:
+            raise InputError(f"`{key}` is not set; name the file with `--{key} FILE`.")
+        if not Path(value).is_file():
+            raise InputError(f"`{key}`: no file at {value}.")
+        return Path(value)
+
+    def check_corpus(self) -> None:
+        """Make sure that the collection is a file, or reads like the name of a Hub data set.
+
+        Raises:
+            InputError: it is not set, or there is no such file.
+        """
+        key = self.setting("corpus")
+        if not self.corpus:
+            raise InputError(f"`{key}` is not set; name a file or a data set of the Hub with `--{key} FILE_OR_NAME`.")
+        if not Path(self.corpus).is_file() and not is_hub_name(self.corpus):
+            raise InputError(f"`{key}`: no file at {self.corpus}.")
+
+
+def data_sources(data: DataSettings, run_dir: Path) -> list[DataSource]:
+    """The data sets of a run: those of `data.sets`, or the one of the other `data` settings.
+
+    Args:
+        data: the settings.
+        run_dir: the run folder; the tiny world keeps its files in `<run_dir>/data`.
+    """
+    shares = {"test_share": data.test_share or 0.0, "development_share": data.development_share}
+    if data.format == "tiny_world":
+        files = {field: str(run_dir / "data" / f"{field}.jsonl") for field in ("train", "test", "corpus")}
+        return [DataSource("", "records", **files)]
+    if not data.sets:
+        files = {field.name: getattr(data, field.name) for field in fields(DataFiles)}
+        return [DataSource("", data.format, **files, **shares)]
+    return [DataSource(name, data.format, **asdict(files), **shares) for name, files in data.sets.items()]
+
+
+def sources_with(sources: Sequence[DataSource], split: str) -> list[DataSource]:
+    """The data sets that have turns of a split.
+
+    Raises:
+        InputError: no data set has; names the setting.
+    """
+    chosen = [source for source in sources if source.has(split)]
+    if not chosen and sources[0].name:
+        share = " or hold turns out with `--data.test_share 0.3333`" if split == "test" else ""
+        raise InputError(
+            f"no set of `data.sets` has a `{sources[0].field_of(split)}` file; name it in one of them{share}."
+        )
+    for source in chosen or sources[:1]:
+        source.turns_file(split)
+    return chosen
+
+
+def by_data_set(values: Mapping[str, Any]) -> Any:
+    """A value of each data set as a manifest holds it: by name, or the value itself in a run without `data.sets`."""
+    return values[""] if "" in values else dict(values)
+
+
+def is_hub_name(source: str) -> bool:
+    """Whether a text reads `owner/name` or `owner/name:split`, and not like a file."""
+    name = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(:\S+)?", source)
+    return name is not None and Path(source).suffix.lower() not in FILE_SUFFIXES

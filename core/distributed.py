@@ -1,0 +1,94 @@
+"""Processes and threads: ranks, barriers, seeds that no process decides, and the lock of a run folder."""
+
+import hashlib
+import os
+import shlex
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock, Timeout
+
+from core.errors import InputError, first_line
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
+
+LONGEST_WAIT = timedelta(days=1)  # for another process; a failed one ends the run at once
+_LOCKS: dict[Path, FileLock] = {}
+
+
+def process() -> tuple[int, int]:
+    """Rank of this process and number of processes, as `torchrun` and `accelerate launch` set them."""
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def connected() -> "PartialState":
+    """Accelerate's state of several processes; the first call connects them and selects the GPU of this process."""
+    import torch
+    from accelerate import PartialState
+
+    return PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST_WAIT)
+
+
+def wait_for_all() -> None:
+    """Return when every process has come here.
+
+    Raises:
+        InputError: another process has stopped.
+    """
+    if process()[1] > 1:
+        try:
+            connected().wait_for_everyone()
+        except RuntimeError as error:
+            raise InputError(
+                f"another process has stopped; its message says why ({first_line(error):.100})."
+            ) from error
+
+
+def check_launch() -> None:
+    """Make sure that several processes were not asked for in vain.
+
+    `accelerate launch --num_processes N` starts N processes on several GPUs only. Elsewhere it sets `MASTER_ADDR` as
+    for N processes, and starts a single one without `WORLD_SIZE`.
+
+    Raises:
+        InputError: they were; names the command that starts several.
+    """
+    names = os.environ.keys()
+    if "ACCELERATE_USE_CPU" not in names or "MASTER_ADDR" not in names or "WORLD_SIZE" in names:
+        return
+    module = sys.modules["__main__"].__spec__
+    script = ["-m", module.name] if module else sys.argv[:1]
+    raise InputError(
+        "`accelerate launch --num_processes N` starts only one process where there are not several GPUs. For N "
+        f"processes, run `torchrun --nproc_per_node N {shlex.join([*script, *sys.argv[1:]])}`; for a single process, "
+        "leave out `--num_processes` and unset `MASTER_ADDR`."
+    )
+
+
+def lock_run_dir(run_dir: Path) -> None:
+    """Keep other processes out of a run folder until this one ends. Only rank 0 takes the lock.
+
+    Raises:
+        InputError: another process works in the folder, or it cannot be a folder.
+    """
+    if process()[0] != 0 or run_dir.resolve() in _LOCKS:
+        return
+    lock = FileLock(run_dir / ".lock", blocking=False)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        raise InputError(
+            f"another process is at work in {run_dir}; wait for it, or use another `--run.dir`."
+        ) from error
+    except OSError as error:
+        raise InputError(f"`run.dir`: {run_dir} cannot hold a run ({error.strerror}); name another folder.") from error
+    _LOCKS[run_dir.resolve()] = lock
+
+
+def seed_of(*parts: object) -> int:
+    """A 63-bit seed that depends on every part and on nothing else (not on the process, the batch or the order)."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1

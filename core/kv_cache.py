@@ -1,0 +1,42 @@
+"""Key-value caches that grow without copying."""
+
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer
+
+SPARE_SLOTS = 64  # tokens for which a layer makes room at once
+
+
+class GrowingLayer(DynamicLayer):
+    """A cache layer that writes new tokens into spare room; `DynamicLayer` copies all tokens at every step."""
+
+    buffers: tuple[Tensor, Tensor] | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        start = self.get_seq_length()
+        end = start + key_states.shape[-2]
+        if self.buffers is None or self.buffers[0].shape[-2] < end:
+            stored = (self.keys, self.values)
+            shapes = [
+                (*states.shape[:2], end + SPARE_SLOTS, states.shape[-1]) for states in (key_states, value_states)
+            ]
+            self.buffers = tuple(key_states.new_empty(shape) for shape in shapes)
+            if start:
+                for buffer, tokens in zip(self.buffers, stored, strict=True):
+                    buffer[:, :, :start] = tokens
+        for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
+            buffer[:, :, start:end] = states
+        self.keys, self.values = (buffer[:, :, :end] for buffer in self.buffers)
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        super().batch_select_indices(indices)
+        self.buffers = None
+
+
+def new_cache(model: PreTrainedModel) -> Cache:
+    """An empty cache for the layers of a model."""
+    layers = DynamicCache(config=model.config).layers
+    return Cache(layers=[GrowingLayer() if type(layer) is DynamicLayer else layer for layer in layers])

@@ -1,0 +1,116 @@
+"""Settings of the retriever."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from annotated_types import Ge
+
+from core.errors import InputError
+from core.schema import Dtype, Fraction, NonNegative, Positive, Validated
+
+SingleEngine = Literal["rank_bm25", "bm25s", "dense", "lucene", "http"]
+
+
+@dataclass(kw_only=True)
+class RetrievalSettings(Validated):
+    """Retriever.
+
+    Args:
+        engine: `auto` (`rank_bm25` up to 20,000 passages, `bm25s` above), `rank_bm25` (exact, for small collections),
+            `bm25s` (an index on disk), `dense`, `lucene`, `http` (a running OpenSearch or Elasticsearch) or `hybrid`
+            (two of them).
+        analyzer: `english` (lower case, stop words, Snowball stems), `lucene` (as Lucene's EnglishAnalyzer) or `plain`
+            (lower-case words).
+        k: documents given to the generator.
+        depth: documents per ranking in the evaluation.
+        k1: BM25 term-frequency saturation.
+        b: BM25 length normalisation.
+        bm25_variant: BM25 with Lucene's idf (`lucene`), as rank-bm25's Okapi (`okapi`, frequent terms can score below
+            zero; not with bm25s), BM25+ (`plus`) or BM25L (`l`).
+        hybrid: for `hybrid`: the two engines.
+        rrf_k: for `hybrid`: the constant of reciprocal rank fusion.
+        url: for `http`: the server, such as https://search.example.org:9200.
+        index: for `http`: the index to search.
+        fields: for `http`: the index's text fields that are searched.
+        retries: for `http`: how often a request is sent again when the server is busy or away.
+        cache: folder for collections and indexes; by default `query-rewriter-trainer` in the user's cache.
+        encoder: dense: folder or Hub id of a text encoder.
+        pooling: dense: `mean` or `cls`, for a plain Transformers encoder (`mean` when not given).
+        normalize: dense: vectors of length 1; as the encoder says when not given.
+        query_prefix: dense: put before each query; the encoder's own when not given.
+        passage_prefix: dense: put before each passage; the encoder's own when not given.
+        max_length: dense: tokens of the longest text; as the encoder says when not given.
+        dtype: dense: type of the encoder's weights.
+        batch_tokens: dense: tokens per batch.
+        faiss: dense: `flat` (exact), `ivf` or `hnsw` (approximate, faster).
+        prebuilt: lucene: name of an index that Pyserini offers, or folder of a Lucene index; made from the collection
+            when not given.
+    """
+
+    engine: Literal["auto", SingleEngine, "hybrid"] = "auto"
+    analyzer: Literal["english", "lucene", "plain"] = "english"
+    k: Positive = 3
+    depth: Positive = 100
+    k1: Annotated[float, Ge(0)] = 0.9
+    b: Fraction = 0.4
+    bm25_variant: Literal["lucene", "okapi", "plus", "l"] = "lucene"
+    hybrid: list[SingleEngine] = field(default_factory=list)
+    rrf_k: NonNegative = 60
+    url: str | None = None
+    index: str | None = None
+    fields: list[str] = field(default_factory=lambda: ["title", "text"])
+    retries: NonNegative = 5
+    cache: str | None = None
+    encoder: str | None = None
+    pooling: Literal["mean", "cls"] | None = None
+    normalize: bool | None = None
+    query_prefix: str | None = None
+    passage_prefix: str | None = None
+    max_length: Positive | None = None
+    dtype: Dtype = "float32"
+    batch_tokens: Positive = 16384
+    faiss: Literal["flat", "ivf", "hnsw"] = "flat"
+    prebuilt: str | None = None
+
+
+def check_engines(retrieval: RetrievalSettings, sets: int) -> None:
+    """Refuse engines without what they need.
+
+    Args:
+        retrieval: the settings.
+        sets: number of `data.sets`, each with a collection of its own.
+
+    Raises:
+        InputError: names the setting that is missing or does not fit.
+    """
+    engines = retrieval.hybrid if retrieval.engine == "hybrid" else [retrieval.engine]
+    if retrieval.engine == "hybrid" and len(set(engines)) != 2:
+        raise InputError(f"`retrieval.hybrid` must name two engines, such as [bm25s, dense]; got {engines}.")
+    for engine, name in (("http", "url"), ("http", "index"), ("http", "fields"), ("dense", "encoder")):
+        if engine in engines and not getattr(retrieval, name):
+            raise InputError(
+                f"`retrieval.engine: {engine}` needs `retrieval.{name}`; set it with `--retrieval.{name} ...`."
+            )
+    if "http" in engines:
+        try:
+            address = urlsplit(retrieval.url)
+        except ValueError as error:
+            raise InputError(f"`retrieval.url` is not a URL, got {retrieval.url!r} ({error}).") from error
+        if address.username or address.password:  # settings are logged and recorded
+            raise InputError(
+                "`retrieval.url` holds credentials; take them out and set SEARCH_USER and SEARCH_PASSWORD in the "
+                "environment."
+            )
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise InputError(f"`retrieval.url` must read https://HOST:PORT, got {retrieval.url!r}.")
+    shared = "index" if "http" in engines else "prebuilt" if "lucene" in engines and retrieval.prebuilt else None
+    if sets > 1 and shared:
+        raise InputError(
+            f"`retrieval.{shared}` names one index, but `data.sets` has {sets} collections; run each set alone, or "
+            "choose an engine that makes an index of each collection, such as `--retrieval.engine bm25s`."
+        )
+    if "bm25s" in engines and retrieval.bm25_variant == "okapi":
+        raise InputError(
+            "`retrieval.bm25_variant: okapi` is for `retrieval.engine: rank_bm25`; bm25s has `lucene`, `plus` and `l`."
+        )

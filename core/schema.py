@@ -1,0 +1,168 @@
+"""Dataclasses of settings and flags: types with their ranges, descriptions for people, and validation by pydantic."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+from docstring_parser.google import parse
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
+
+from core.errors import InputError, did_you_mean, nearest, short
+
+T = TypeVar("T")
+
+Positive = Annotated[int, Ge(1)]
+NonNegative = Annotated[int, Ge(0)]
+Fraction = Annotated[float, Ge(0), Le(1)]
+Seed = Annotated[int, Ge(0), Le(2**32 - 1)]
+Text = Annotated[str, StringConstraints(pattern=r"\S")]
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
+CONSTRAINTS = {
+    Ge: ">= {0.ge}", Gt: "> {0.gt}", Le: "<= {0.le}", Lt: "< {0.lt}", StringConstraints: "that is not empty",
+}  # fmt: skip
+
+
+class Validated:
+    """Base of the dataclasses of settings and flags: unknown names, other types, infinity and NaN are refused."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Setting(NamedTuple):
+    """A field of such a dataclass: its name with those of the fields that it is in, and the dataclass that has it.
+
+    `default` is a text; it is empty where there is no default, or an empty one.
+    """
+
+    name: str
+    section: type
+    type: Any
+    default: str
+    help: str
+    positional: bool
+
+
+def settings_of(section: type, prefix: str = "") -> Iterator[Setting]:
+    """The fields of a dataclass and of those in it, with their help from `Args:` of its docstring or of a base's."""
+    types = get_type_hints(section, include_extras=True)
+    args = [arg for base in reversed(section.__mro__) for arg in parse(base.__doc__ or "").params]
+    helps = {arg.arg_name: " ".join(arg.description.split()) for arg in args}
+    for field in fields(section):
+        name, kind = prefix + field.name, types[field.name]
+        if is_dataclass(kind):
+            yield from settings_of(kind, f"{name}.")
+            continue
+        value = field.default if field.default_factory is MISSING else field.default_factory()
+        text = "" if value in (MISSING, None, "", [], {}) else value
+        default = text if isinstance(text, str) else json.dumps(text)
+        yield Setting(name, section, kind, default, helps[field.name], field.metadata.get("positional", False))
+
+
+def title_of(section: type) -> str:
+    """The first sentence of a dataclass's docstring, without the full stop."""
+    return section.__doc__.partition("\n")[0].rstrip(".")
+
+
+def split_type(annotation: Any) -> tuple[Any, tuple[Any, ...], bool]:
+    """The type in an annotation such as `Annotated[int, Ge(1)] | None`, its constraints, and whether it takes None."""
+    if get_origin(annotation) in (Union, UnionType):
+        (member,) = (each for each in get_args(annotation) if each is not NoneType)
+        return *split_type(member)[:2], True
+    if get_origin(annotation) is Annotated:
+        return annotation.__origin__, annotation.__metadata__, False
+    return annotation, (), False
+
+
+def describe(annotation: Any) -> str:
+    """A type, its range and its choices in words, such as "a whole number >= 1, or null"."""
+    kind, constraints, optional = split_type(annotation)
+    members = get_args(kind)
+    if get_origin(kind) is Literal:
+        text = f"one of {', '.join(members)}"
+    elif get_origin(kind) is list:
+        text = f"a list, each item {describe(members[0])}"
+    elif get_origin(kind) is dict:
+        text = "a mapping" if members[1] is Any else f"a mapping, each value {describe(members[1])}"
+    elif is_dataclass(kind):
+        text = f"a mapping with {', '.join(field.name for field in fields(kind))}"
+    else:
+        text = NAMES[kind]
+    if constraints:
+        text += " " + " and ".join(CONSTRAINTS[type(each)].format(each) for each in constraints)
+    return f"{text}, or null" if optional else text
+
+
+def type_at(kind: Any, path: Sequence[str | int], place: str = "") -> Any:
+    """The type of a setting.
+
+    Args:
+        kind: a dataclass.
+        path: the way to the setting: names of fields, keys of mappings, numbers of list items.
+        place: where the setting was read, with `: `, for the message.
+
+    Raises:
+        InputError: there is no such setting; names the nearest one.
+    """
+    for depth, name in enumerate(path):
+        kind, _, _ = split_type(kind)
+        if is_dataclass(kind):
+            types = get_type_hints(kind, include_extras=True)
+            if name not in types:
+                key, known = name_of(path[: depth + 1]), [name_of([*path[:depth], other]) for other in types]
+                raise InputError(f"{place}unknown setting `{key}`; {nearest(key, known)}")
+            kind = types[name]
+        elif get_origin(kind) in (list, dict):
+            kind = get_args(kind)[-1]
+    return kind
+
+
+def name_of(path: Sequence[str | int]) -> str:
+    """A setting's full name, such as `rewriter.examples[0].rewrite`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+@cache
+def adapter_of(kind: type[T]) -> TypeAdapter[T]:
+    return TypeAdapter(kind)
+
+
+def validate(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
+    """A dataclass from plain values, nested as its fields are.
+
+    Args:
+        kind: the dataclass.
+        values: name -> value.
+        prefix: what stands before a name on the command line, for messages.
+
+    Raises:
+        InputError: a name is unknown, or a value is missing or not allowed.
+    """
+    try:  # in strict mode, pydantic makes dataclasses of JSON objects alone
+        return adapter_of(kind).validate_json(json.dumps(values, default=str))
+    except ValidationError as caught:
+        unknown_first = sorted(caught.errors(), key=lambda error: error["type"] != "unexpected_keyword_argument")
+        raise InputError(explain(kind, unknown_first[0], prefix)) from caught
+
+
+def explain(kind: type, error: dict[str, Any], prefix: str = "") -> str:
+    """One of pydantic's errors in a sentence."""
+    if error["type"] == "value_error":  # a rule of `__post_init__`
+        return str(error["ctx"]["error"])
+    if error["type"] == "json_invalid":  # a word of the command line in another encoding
+        return f"a value is not valid Unicode text: {error['msg']}."
+    expected = type_at(kind, error["loc"])
+    key, wanted = prefix + name_of(error["loc"]), describe(expected)
+    if error["type"] == "missing":
+        return f"`{key}` is not set; it must be {wanted}."
+    if error["type"] == "finite_number":
+        wanted = "a finite number"
+    choices = get_args(split_type(expected)[0]) if error["type"] == "literal_error" else ()
+    hint = did_you_mean(str(error["input"]), list(choices))
+    return f"`{key}` must be {wanted}, got {short(error['input'])}{f'; {hint}' if hint else '.'}"

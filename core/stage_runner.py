@@ -1,0 +1,104 @@
+"""Completing a stage: batches are shared among processes, saved as they end, and counted."""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from core.distributed import lock_run_dir, process, wait_for_all
+from core.errors import InputError
+from core.progress import Progress, log
+from core.stages import Stage
+
+
+def run_stage(
+    stage: Stage,
+    items: Collection[Any],
+    batch_size: int,
+    load_worker: Callable[[], Callable[[list[Any]], Sequence[Any]]],
+    summarize: Callable[[Iterator[Any]], dict[str, Any]],
+    max_failed_fraction: float = 1.0,
+) -> Stage:
+    """Complete a stage, or do nothing where it is complete.
+
+    Batches are fixed: batch i holds the items from `i * batch_size` on, and process `i % processes` makes it. An
+    interrupted run therefore computes every batch with the same company, and ends with the same records.
+
+    Args:
+        stage: where the records go.
+        items: what is processed, each with the `id` of its turn, in the order of the records.
+        batch_size: items that are processed, and saved, together.
+        load_worker: loads models and the like, and returns the function from a batch to one record per item. Called
+            only when there is work.
+        summarize: counts over all records, for the manifest and the summary line; `failed`, `total` and `reasons` are
+            looked at.
+        max_failed_fraction: share of failed records above which the run stops.
+
+    Raises:
+        InputError: too many records failed, or the folder holds a record that is not of this run.
+    """
+    if stage.complete:
+        stage.check_files()
+        log.info("%s: complete, nothing to do (%s)", stage.name, stage.folder)
+        return stage
+    lock_run_dir(stage.run_dir)
+    wait_for_all()  # no process writes before rank 0 holds the lock
+    start, done = time.monotonic(), stage.done()
+    ids = [item.id for item in items]
+    if unknown := done.difference(ids):
+        raise InputError(
+            f"{stage.folder} holds a record of `{min(unknown)}`, which this run does not have; delete the folder."
+        )
+    if done and len(done) < len(ids):
+        log.info("%s: resuming after %d finished records", stage.name, len(done))
+    if len(done) < len(ids):
+        _run_batches(stage, items, batch_size, load_worker, done)
+    wait_for_all()
+    if process()[0] == 0:
+        stage.merge_parts(ids)
+    wait_for_all()
+    counts = summarize(iter(stage))
+    failed, total = counts.get("failed", 0), counts.get("total", 0)
+    if total and failed / total > max_failed_fraction:
+        reasons = ", ".join(f"{number} {reason}" for reason, number in counts.get("reasons", {}).items())
+        raise InputError(
+            f"{stage.name}: {failed} of {total} turns failed (reasons: {reasons}), more than "
+            f"`run.max_failed_fraction` = {max_failed_fraction}. The records are in {stage.folder}; after a change, "
+            f"use `--run.redo_from {stage.name}`."
+        )
+    if process()[0] == 0:
+        stage.finish(counts)
+    wait_for_all()
+    seconds = time.monotonic() - start
+    numbers = ", ".join(f"{value} {key}" for key, value in counts.items() if isinstance(value, int) and key != "total")
+    rate = f"{(len(ids) - len(done)) / seconds:.1f}/s, " if len(done) < len(ids) else ""
+    log.info("%s: %s turns (%s) in %.1f s, %s-> %s", stage.name, total, numbers, seconds, rate, stage.folder)
+    return stage
+
+
+def _run_batches(stage: Stage, items: Iterable, batch_size: int, load_worker: Callable, done: set[str]) -> None:
+    """Make the missing records of this process's batches."""
+    rank, world = process()
+    worker = None
+    with Progress(stage.name, -(-len(items) // world)) as progress:
+        for number, batch in enumerate(batched(items, batch_size)):
+            if number % world != rank:
+                continue
+            missing = {item.id for item in batch} - done
+            if missing:
+                worker = worker or load_worker()
+                stage.append(record for record in worker(batch) if record.id in missing)
+                progress.advance(len(batch))
+            else:
+                progress.already(len(batch))
+
+
+def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Consecutive items in lists of at most `size`."""
+    batch: list[Any] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

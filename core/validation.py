@@ -1,0 +1,58 @@
+"""JSON objects into typed records, with messages that name the place, the field, the value and what is expected."""
+
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from core.errors import InputError, fields_of, short
+
+T = TypeVar("T")
+EXPECTED = {
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "an object",
+    "dataclass_type": "an object",
+}
+
+
+@lru_cache
+def adapter_of(kind: type[T]) -> TypeAdapter[T]:
+    return TypeAdapter(kind)
+
+
+def parse_record(kind: type[T], record: dict[str, Any], place: str) -> T:
+    """A record of a type from a JSON object; fields that are null count as missing.
+
+    Args:
+        kind: a dataclass of `core.records`.
+        record: the JSON object; fields that the type does not have are ignored.
+        place: file and line, for the message.
+
+    Raises:
+        InputError: a field is missing or has a wrong value; begins with `place`.
+    """
+    try:
+        return adapter_of(kind).validate_python({key: value for key, value in record.items() if value is not None})
+    except ValidationError as error:
+        raise InputError(f"{place}: {explain(error.errors()[0], record)}") from error
+
+
+def explain(error: dict[str, Any], record: dict[str, Any]) -> str:
+    """One pydantic error as a sentence."""
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".")
+    if error["type"] in ("missing", "missing_argument") and len(error["loc"]) == 1:
+        return f"the field `{path}` is missing (there are: {fields_of(record)})."
+    if error["type"] in ("missing", "missing_argument"):
+        return f"`{path}` is missing."
+    expected = EXPECTED.get(error["type"])
+    if error["type"] == "value_error":
+        expected = str(error["ctx"]["error"])
+    if error["type"] == "literal_error":
+        expected = error["ctx"]["expected"]
+    wanted = f"must be {expected}" if expected else error["msg"].replace("Input should", "must")
+    return f"`{path}` {wanted}, got {short(error['input'])}."

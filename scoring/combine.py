@@ -1,0 +1,54 @@
+"""One score for each document list of a turn: a single reward, or the weighted sum of several."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean, pstdev
+
+from core.records import Score
+from core.settings import ScoringSettings
+
+
+def combine(scores: Sequence[dict[str, Score]], scoring: ScoringSettings) -> list[Score]:
+    """One score for each document list of a turn.
+
+    Args:
+        scores: for each list, reward -> score.
+        scoring: the reward, and its weights where it is `weighted`.
+    """
+    if scoring.reward != "weighted":
+        return [by_reward[scoring.reward] for by_reward in scores]
+    parts = [{name: score.value for name, score in by_reward.items()} for by_reward in scores]
+    sums = weighted_sums(parts, scoring.weights)
+    combined = []
+    for by_reward, part, value in zip(scores, parts, sums, strict=True):
+        error = next((score.error for score in by_reward.values() if score.error), None)
+        first = next(iter(by_reward.values()))  # its answer and token statistics stay in the record
+        combined.append(replace(first, value=value, parts=part, error=error))
+    return combined
+
+
+def weighted_sums(parts: Sequence[dict[str, float | None]], weights: dict[str, float]) -> list[float | None]:
+    """The `weighted` reward of one turn's lists: the weighted sum of the z-scores of several rewards.
+
+    Args:
+        parts: for each list, reward -> value.
+        weights: reward -> weight.
+
+    Returns:
+        One value per list; None where a reward has none.
+    """
+    columns = [z_scores([part[name] for part in parts]) for name in weights]
+    return [
+        None if None in row else math.fsum(map(math.prod, zip(weights.values(), row, strict=True)))
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def z_scores(values: Sequence[float | None]) -> list[float | None]:
+    """Values with mean 0 and standard deviation 1; all 0 where they are equal. None stays None."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return list(values)
+    mean, deviation = fmean(known), pstdev(known)
+    return [None if value is None else (value - mean) / deviation if deviation else 0.0 for value in values]

@@ -1,0 +1,78 @@
+"""The training stages on a golden batch of pairs: SFT learns the chosen rewrites, DPO to prefer them."""
+
+import json
+
+import pytest
+import torch
+from torch.nn.functional import log_softmax
+
+from core.model_spec import ModelSpec
+from core.records import Pair
+from core.settings import RewriterSettings, RunSettings
+from core.stages import Stage, load_stage
+from train.dpo import train_dpo
+from train.sft import train_sft
+
+CHOSEN = ("Where was Ann Lee born?", "When did Ann Lee die?", "Who made Port Verna?", "Where is Port Verna?")
+REJECTED = ("Where was she born?", "When did Tom die?", "Who made it?", "Where?")
+TRAINING = {"max_steps": 10, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "logging_steps": 1}
+
+
+def message(role, text):
+    return {"role": role, "content": text}
+
+
+@pytest.fixture(scope="module")
+def trained(random_llama, tmp_path_factory):
+    """A run with SFT and ten steps of DPO on four pairs."""
+    run = RunSettings(dir=str(tmp_path_factory.mktemp("run")))
+    pairs = Stage(run.path, "round-1/pairs", {}, {}, Pair)
+    pairs.write(
+        Pair(f"c_{i}", [message("user", f"Question {i}")], [message("assistant", chosen)],
+             [message("assistant", rejected)], 1.0, 0.0, 1.0, "key_entropy")
+        for i, (chosen, rejected) in enumerate(zip(CHOSEN, REJECTED, strict=True))
+    )  # fmt: skip
+    pairs.finish({"total": len(CHOSEN)})
+    base, options = ModelSpec(str(random_llama)), RewriterSettings(model=str(random_llama))
+    sft = train_sft(run, "round-1/sft", pairs, base, TRAINING | {"learning_rate": 3e-3}, {}, options)
+    start = ModelSpec(str(random_llama), str(sft.folder / "adapter"))
+    dpo = TRAINING | {"learning_rate": 1e-3, "beta": 0.1}
+    train_dpo(run, "round-1/dpo", {pairs.name: pairs}, load_stage(run.path, sft.name), start, dpo, options)
+    return run.path
+
+
+def logs(run, stage, key):
+    return [entry[key] for entry in json.loads((run / stage / "log.json").read_text()) if key in entry]
+
+
+def logprobs(model, run, stage, rewrites):
+    """The log-probability of each rewrite, read token by token from the saved adapter."""
+    lm = ModelSpec(model, str(run / stage / "adapter")).load()
+    sums = []
+    for i, rewrite in enumerate(rewrites):
+        chat = [message("user", f"Question {i}")]
+        prompt = lm.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        ids = lm.tokenizer.apply_chat_template([*chat, message("assistant", rewrite)], return_dict=False)
+        with torch.no_grad():
+            table = log_softmax(lm.model(torch.tensor([ids])).logits[0], -1)
+        sums.append(sum(table[at - 1, ids[at]].item() for at in range(len(prompt), len(ids))))
+    return torch.tensor(sums)
+
+
+def test_sft_lowers_the_loss(trained):
+    losses = logs(trained, "round-1/sft", "loss")
+    assert len(losses) == 10 and losses[-1] < losses[0] - 0.5
+
+
+def test_ten_steps_of_dpo_raise_the_margin(trained, random_llama):
+    margins = logs(trained, "round-1/dpo", "rewards/margins")
+    assert len(margins) == 10 and margins[0] == 0 and margins[-1] > 0.05
+    # The same from the two saved adapters: beta * (change of the chosen - change of the rejected).
+    changes = [
+        logprobs(str(random_llama), trained, "round-1/dpo", rewrites)
+        - logprobs(str(random_llama), trained, "round-1/sft", rewrites)
+        for rewrites in (CHOSEN, REJECTED)
+    ]
+    margin = 0.1 * (changes[0] - changes[1]).mean().item()
+    assert margin >= margins[-1] - 1e-3
+    assert json.loads((trained / "round-1/dpo/manifest.json").read_text())["counts"]["steps"] == 10

@@ -1,0 +1,141 @@
+"""STAGE pairs: the best and the worst rewrite of a turn become a preference pair; pairs with small gaps are dropped.
+
+The records are a TRL preference data set: `load_dataset("json", data_files="RUN/round-1/pairs/records.jsonl")`.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from core.distributed import process, wait_for_all
+from core.errors import InputError
+from core.progress import log
+from core.records import Candidate, Pair, Turn, TurnRecord
+from core.settings import PairSettings, RunSettings
+from core.stages import Stage
+from rewriter.conversations import TurnSet
+from rewriter.prompts import RewritePrompt, normalized
+
+CURES = {
+    "fewer than two scored candidates": "raise `rewriter.n` or `rewriter.temperature`, or see the scores' errors",
+    "tie": "raise `rewriter.n` or `rewriter.temperature`: the candidates retrieve the same documents",
+    "same text": "raise `rewriter.n` or `rewriter.temperature`",
+    "among the smallest gaps": "lower `pairs.drop_fraction`",
+    "gap below min_gap": "lower `pairs.min_gap`",
+}
+
+
+def best_and_worst(candidates: Iterable[Candidate]) -> tuple[Candidate, Candidate] | str:
+    """The candidates with the highest and the lowest score, or the reason why there is no pair.
+
+    Among equal scores, the candidate that the model is most likely to produce comes first: the one sampled most
+    often, then the one with the highest log-probability. Pairs of unlikely texts teach little.
+    """
+    scored = [candidate for candidate in candidates if candidate.score is not None]
+    if len(scored) < 2:
+        return "fewer than two scored candidates"
+
+    def likelihood(candidate: Candidate) -> tuple[int, float]:
+        return candidate.count, -math.inf if candidate.logprob is None else candidate.logprob
+
+    best = max(scored, key=lambda c: (c.score, *likelihood(c)))
+    worst = max(scored, key=lambda c: (-c.score, *likelihood(c)))
+    if best.score == worst.score:
+        return "tie"
+    if normalized(best.text) == normalized(worst.text):
+        return "same text"
+    return best, worst
+
+
+def select_pairs(
+    scored: Iterable[tuple[Turn, TurnRecord]],
+    drop_fraction: float = 0.5,
+    min_gap: float = 0.0,
+    reward: str = "key_entropy",
+    prompt: RewritePrompt = RewritePrompt(),  # noqa: B008 (frozen)
+) -> tuple[list[Pair], Counter]:
+    """Preference pairs of many turns, filtered by gap.
+
+    Args:
+        scored: turns with their scored candidates.
+        drop_fraction: share of the pairs dropped, smallest gaps first (rounded down), from 0 to 1.
+        min_gap: then pairs with a smaller gap are dropped; 0 keeps all.
+        reward: name written into the pairs.
+        prompt: how a rewrite is asked for.
+
+    Returns:
+        The pairs that are kept, in the order of the turns, and the number of turns without a pair, by reason.
+    """
+    pairs, dropped = [], Counter()
+    for turn, record in scored:
+        chosen = best_and_worst(record.candidates)
+        if isinstance(chosen, str):
+            dropped[chosen] += 1
+            continue
+        best, worst = chosen
+        pairs.append(
+            Pair(
+                id=turn.id,
+                prompt=prompt.messages(turn.history, turn.question),
+                chosen=[{"role": "assistant", "content": best.text}],
+                rejected=[{"role": "assistant", "content": worst.text}],
+                score_chosen=best.score,
+                score_rejected=worst.score,
+                gap=best.score - worst.score,
+                reward=reward,
+            )
+        )
+    smallest = sorted(pairs, key=lambda pair: (pair.gap, pair.id))[: math.floor(drop_fraction * len(pairs))]
+    small = {pair.id for pair in smallest}
+    below = {pair.id for pair in pairs if pair.id not in small and pair.gap < min_gap}
+    dropped.update({"among the smallest gaps": len(small), "gap below min_gap": len(below)})
+    return [pair for pair in pairs if pair.id not in small | below], +dropped
+
+
+def make_pairs(
+    run: RunSettings,
+    name: str,
+    scores: Stage,
+    turns: TurnSet,
+    options: PairSettings,
+    reward: str,
+    prompt: RewritePrompt,
+) -> Stage:
+    """Complete the stage.
+
+    Args:
+        run: the run.
+        name: of the stage.
+        scores: the complete stage before.
+        turns: the training turns.
+        options: which pairs are kept.
+        reward: name of the reward.
+        prompt: how the trained rewriter is asked for a rewrite.
+
+    Raises:
+        InputError: no pair is left; gives the reasons and what to change.
+    """
+    settings = asdict(options) | asdict(prompt)
+    inputs = {"scores": scores.identity, "turns": turns.fingerprint}
+    stage = Stage(run.path, name, settings, inputs, Pair)
+    complete = stage.complete
+    wait_for_all()  # rank 0 must not complete the stage before every process has looked
+    if complete:
+        stage.check_files()
+        log.info("%s: complete, nothing to do (%s)", stage.name, stage.folder)
+        return stage
+    if process()[0] == 0:
+        scored = ((turns.by_id[record.id], record) for record in scores)
+        pairs, dropped = select_pairs(scored, options.drop_fraction, options.min_gap, reward, prompt)
+        reasons = ", ".join(f"{number} {reason}" for reason, number in dropped.items())
+        if not pairs:
+            commonest = dropped.most_common(1)[0][0]
+            raise InputError(f"no preference pair is left of {len(turns)} turns ({reasons}); {CURES[commonest]}.")
+        stage.write(pairs)
+        stage.finish({"total": len(pairs), "turns": len(turns), "dropped": dict(dropped)})
+        log.info(
+            "%s: kept %d of %d turns (%s) -> %s", name, len(pairs), len(turns), reasons or "none dropped", stage.folder
+        )
+    wait_for_all()
+    return stage

@@ -1,0 +1,283 @@
+"""The pipeline: its rounds and stages, in order.
+
+    round-1/candidates  sample rewrites of the training turns       rewriter/candidates.py
+    round-1/rankings    retrieve the documents of each              retrieval/rankings.py
+    round-1/scores      score them with the generator               scoring/scores.py
+    round-1/pairs       best and worst rewrite of a turn            train/pairs.py
+    round-1/sft         warm up on the best rewrites                train/sft.py
+    round-1/dpo         learn from the pairs                        train/dpo.py
+    round-2/...         the same without sft, sampled from the rewriter of the round before
+    evaluation          all rewriters on held-out turns             train/evaluation.py
+
+A stage receives what it needs; nothing below this module sees all settings.
+"""
+
+import json
+import shlex
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from core.batching import use_cores
+from core.data_sources import DataSource, data_sources
+from core.distributed import lock_run_dir, process, wait_for_all
+from core.errors import InputError, nearest
+from core.model_spec import ModelSpec, generator_spec, rewriter_spec
+from core.progress import log, peak_memory_mb
+from core.records import Pair, TurnRecord
+from core.settings import ROUND_STAGES, Settings, as_plain
+from core.stages import Stage, load_stage
+from retrieval.collection import Collection, open_collections
+from retrieval.rankings import make_rankings
+from rewriter.candidates import make_candidates
+from rewriter.conversations import TurnSet, load_turns
+from rewriter.prompts import RewritePrompt
+from scoring.scorer import check_scoring
+from scoring.scores import make_scores
+from train.dpo import train_dpo
+from train.evaluation import UNTRAINED, check_test_turns, make_evaluation
+from train.pairs import make_pairs
+from train.policy import check_lora
+from train.pool import make_pools
+from train.sft import train_sft
+from train.tiny.world import make_quickstart_data
+from train.trainer_config import trainer_config
+
+EVALUATION, BACKUP = "evaluation", ".before"
+
+
+@dataclass
+class Run:
+    """A run: its settings, its data sets, and what its stages share, loaded when it is first used."""
+
+    settings: Settings
+    sources: Sequence[DataSource]
+
+    @property
+    def path(self) -> Path:
+        return self.settings.run.path
+
+    @cached_property
+    def train_turns(self) -> TurnSet:
+        return load_turns(self.sources, "train", self.settings.run.limit)
+
+    @cached_property
+    def test_turns(self) -> TurnSet:
+        return load_turns(self.sources, self.settings.data.evaluate_on, self.settings.run.limit)
+
+    @cached_property
+    def collections(self) -> dict[str, Collection]:
+        return open_collections(self.sources, self.settings.retrieval.cache, self.settings.data.on_bad)
+
+    @property
+    def base(self) -> ModelSpec:
+        return rewriter_spec(self.settings.rewriter)
+
+    @property
+    def generator(self) -> ModelSpec:
+        return generator_spec(self.settings.generator, self.settings.rewriter)
+
+    def trained(self, stage: str) -> ModelSpec:
+        """The rewriter that a training stage made."""
+        return replace(self.base, adapter=str(self.path / stage / "adapter"))
+
+
+def stage_names(rounds: int) -> list[str]:
+    """The names of all stages, in order."""
+    names = [
+        f"round-{number}/{name}"
+        for number in range(1, rounds + 1)
+        for name in ROUND_STAGES
+        if number == 1 or name != "sft"
+    ]
+    return [*names, EVALUATION]
+
+
+def make_stage(run: Run, stage: str) -> Stage:
+    """Complete one stage. The stages before it must be complete.
+
+    Args:
+        run: the run.
+        stage: one of `stage_names`.
+    """
+    settings = run.settings
+    if stage == EVALUATION:
+        return evaluate(run)
+    number, name = int(stage.split("/")[0].removeprefix("round-")), stage.split("/")[1]
+    previous = f"round-{number - 1}/dpo"
+
+    def load(stage_name: str, record_type: type, of_round: int = number) -> Stage:
+        return load_stage(run.path, f"round-{of_round}/{stage_name}", record_type)
+
+    if name == "candidates":
+        # Examples are for the first round: training learns to do without them.
+        options = settings.rewriter if number == 1 else replace(settings.rewriter, examples=[])
+        rewriter = run.base if number == 1 else run.trained(previous)
+        return make_candidates(settings.run, stage, run.train_turns, rewriter, options)
+    candidates = load("candidates", TurnRecord)
+    candidates.expect(inputs={"turns": run.train_turns.fingerprint})
+    if name == "rankings":
+        return make_rankings(settings.run, stage, candidates, settings.retrieval, run.collections)
+    if name == "scores":
+        return make_scores(
+            settings.run, stage, load("rankings", TurnRecord), run.train_turns, run.collections, settings.scoring,
+            settings.generator, run.generator,
+        )  # fmt: skip
+    if name == "pairs":
+        prompt = RewritePrompt.of(settings.rewriter)
+        return make_pairs(
+            settings.run, stage, load("scores", TurnRecord), run.train_turns, settings.pairs, settings.scoring.reward,
+            prompt,
+        )  # fmt: skip
+    if name == "sft":
+        return train_sft(
+            settings.run, stage, load("pairs", Pair), run.base, settings.sft, settings.lora, settings.rewriter
+        )
+    first = 1 if settings.train.learn_from == "all" else number
+    pairs = {f"round-{i}/pairs": load("pairs", Pair, i) for i in range(first, number + 1)}
+    start = previous if number > 1 and settings.train.start_from == "last" else "round-1/sft"
+    return train_dpo(
+        settings.run, stage, pairs, load_stage(run.path, start), run.trained(start), settings.dpo, settings.rewriter
+    )
+
+
+def evaluate(run: Run) -> Stage:
+    """Complete the stage `evaluation`: every rewriter of the run beside queries that need none."""
+    rounds = run.settings.train.rounds
+    stages = {"sft": "round-1/sft"} | {f"dpo-{n}": f"round-{n}/dpo" for n in range(1, rounds)}
+    stages["dpo"] = f"round-{rounds}/dpo"
+    wanted = run.settings.evaluation.systems
+    trained = {
+        system: load_stage(run.path, stage) for system, stage in stages.items() if system.split("-")[0] in wanted
+    }
+    base = run.base if {*wanted} & {*UNTRAINED, *stages} else None
+    generator = run.generator if run.settings.evaluation.answers else None
+    return make_evaluation(run.settings, run.test_turns, run.collections, base, generator, trained)
+
+
+def prepare_data(settings: Settings) -> list[DataSource]:
+    """The data sets of a run; makes the tiny world and the pooled collections where the settings ask for them.
+
+    Raises:
+        InputError: a file or collection is missing or not usable.
+    """
+    data, run_dir = settings.data, settings.run.path
+    if data.format == "tiny_world" and process()[0] == 0:
+        make_quickstart_data(run_dir / "data", data.world_seed)
+    wait_for_all()
+    sources = data_sources(data, run_dir)
+    for source in sources:
+        source.check_corpus()
+    return make_pools(sources, data.pool, settings.run.limit, settings.retrieval, run_dir) if data.pool else sources
+
+
+def check_inputs(run: Run, stages: Sequence[str]) -> None:
+    """Check what the stages need, before anything is computed: data, collections, labels, models, trainers' settings.
+
+    Raises:
+        InputError: something is missing or not usable.
+    """
+    settings = run.settings
+    if stages != [EVALUATION]:
+        _ = run.train_turns
+    if stages[-1] == EVALUATION:
+        _ = run.test_turns
+    for section, options in (("sft", settings.sft), ("dpo", settings.dpo)):
+        trainer_config(section, options, settings.rewriter.dtype, settings.run.seed, run.path)
+    kinds = {stage.split("/")[-1] for stage in stages}
+    if kinds - {"candidates"}:
+        _ = run.collections  # a bad passage is named before anything is sampled
+    if kinds & {"scores"}:
+        check_scoring(list(run.train_turns), settings.scoring, run.generator.name)
+    if kinds & {"sft", "dpo"}:
+        check_lora(run.base, settings.lora)
+    if EVALUATION in kinds:
+        check_test_turns(run.test_turns, run.collections, settings.evaluation, settings.data.evaluate_on)
+
+
+def selected_stages(settings: Settings) -> list[str]:
+    """The stages that the command makes, by `run.until` and `run.only`.
+
+    Raises:
+        InputError: a name is not a stage, or `run.redo_from` comes after `run.until`.
+    """
+    run, names = settings.run, stage_names(settings.train.rounds)
+    until, redo_from, only = (
+        stage_named(names, key, value)
+        for key, value in (("until", run.until), ("redo_from", run.redo_from), ("only", run.only))
+    )
+    if only and (until or redo_from):
+        raise InputError("`run.only` makes one stage; leave out `run.until` and `run.redo_from`.")
+    if redo_from and until and names.index(redo_from) > names.index(until):
+        raise InputError(f"`run.redo_from` ({redo_from}) comes after `run.until` ({until}); nothing would be redone.")
+    if only:
+        return [only]
+    return names[: names.index(until) + 1] if until else names
+
+
+def stage_named(names: Sequence[str], key: str, value: str | None) -> str | None:
+    """A stage by its name; a name without its round is that of the first round.
+
+    Raises:
+        InputError: there is no such stage; names the nearest.
+    """
+    if value is None or value in names:
+        return value
+    if f"round-1/{value}" in names:
+        return f"round-1/{value}"
+    raise InputError(f"`run.{key}`: there is no stage `{value}`; {nearest(value, list(names))}")
+
+
+def set_aside(run: Run, stages: Sequence[str]) -> None:
+    """Move stages out of the way (`run.redo_from`); they are kept until the run has ended well."""
+    if process()[0] == 0:
+        backup = run.path / BACKUP
+        for name in stages:
+            folder = run.path / name
+            if (folder / "manifest.json").exists():
+                shutil.rmtree(backup / name, ignore_errors=True)
+                (backup / name).parent.mkdir(parents=True, exist_ok=True)
+                folder.rename(backup / name)
+            shutil.rmtree(folder, ignore_errors=True)
+        log.info("redo: the stages from `%s` on are kept in %s until the run has ended", stages[0], backup)
+    wait_for_all()
+
+
+def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None) -> None:
+    """Complete all stages, or those that `run.until` or `run.only` select.
+
+    Args:
+        settings: the settings.
+        sources: the data sets; made from the settings when not given.
+    """
+    start, stages = time.monotonic(), selected_stages(settings)
+    use_cores(settings.run.threads)
+    lock_run_dir(settings.run.path)
+    log.info("settings: %s", json.dumps(as_plain(settings)))
+    run = Run(settings, prepare_data(settings) if sources is None else sources)
+    check_inputs(run, stages)
+    names = stage_names(settings.train.rounds)
+    redo_from = stage_named(names, "redo_from", settings.run.redo_from)
+    if redo_from:
+        set_aside(run, names[names.index(redo_from) :])
+    for name in stages:
+        make_stage(run, name)
+    if process()[0] == 0:
+        shutil.rmtree(run.path / BACKUP, ignore_errors=True)
+        publish_adapter(run, names[-2])
+    log.info("total: %.0f s, peak memory %.0f MB -> %s", time.monotonic() - start, peak_memory_mb(), run.path)
+
+
+def publish_adapter(run: Run, stage: str) -> None:
+    """Copy the adapter of the last training stage to `<run>/adapter`, once that stage is complete."""
+    if not (run.path / stage / "manifest.json").exists():
+        return
+    target, temporary = run.path / "adapter", run.path / ".adapter"
+    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.copytree(run.path / stage / "adapter", temporary)
+    shutil.rmtree(target, ignore_errors=True)
+    temporary.rename(target)
+    log.info("to use it: %s", shlex.join(["python", "-m", "rewriter", "--adapter", str(target)]))
