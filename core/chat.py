@@ -137,13 +137,13 @@ def prompts_that_fit(
     Returns:
         Token ids and number of parts left out, for each prompt; longer than the context where nothing helps.
     """
-    found, context = [], lm.context
+    prompts, context = [], lm.context
     for ids, chat in zip(chat_ids(lm.tokenizer, [chat(0) for chat in chats]), chats, strict=True):
         cut = 0
         while len(ids) + room > context and (shorter := chat(cut + 1)) is not None:
             ids, cut = chat_ids(lm.tokenizer, [shorter])[0], cut + 1
-        found.append((ids, cut))
-    return found
+        prompts.append((ids, cut))
+    return prompts
 
 
 def completion_ids(lm: LanguageModel, text: str) -> list[int]:
@@ -158,9 +158,9 @@ def completion_ids(lm: LanguageModel, text: str) -> list[int]:
     text = escape_special_tokens(lm.tokenizer, text.strip())
     whole = lm.tokenizer.apply_chat_template([*messages, {"role": "assistant", "content": text}], return_dict=False)
     own = lm.tokenizer(text, add_special_tokens=False)["input_ids"]
-    wanted, ids = lm.tokenizer.decode(own).strip(), whole[len(prompt) :]
+    text, ids = lm.tokenizer.decode(own).strip(), whole[len(prompt) :]
     for count in range(1, len(ids) + 1) if whole[: len(prompt)] == prompt else ():
-        if lm.tokenizer.decode(ids[:count]).strip() == wanted:
+        if lm.tokenizer.decode(ids[:count]).strip() == text:
             return ids[:count]
     warn_of_template(lm.name)
     return own

@@ -148,13 +148,15 @@ def load_language_model(
         if torch.device(device).type == "meta":
             raise ValueError("the device `meta` holds no values; take cpu or cuda")
         tokenizer = load_tokenizer(folder)
-        model, found = AutoModelForCausalLM.from_pretrained(
+        model, report = AutoModelForCausalLM.from_pretrained(
             folder, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True
         )
-        if strange := [*found["missing_keys"], *found["unexpected_keys"]]:
-            log.warning("%s: %d weights do not fit its settings (first: `%s`)", name, len(strange), min(strange))
-        if found["missing_keys"]:
-            raise ValueError(f"{len(found['missing_keys'])} weights are missing, such as {min(found['missing_keys'])}")
+        if mismatched := [*report["missing_keys"], *report["unexpected_keys"]]:
+            log.warning("%s: %d weights do not fit its settings (first: `%s`)", name, len(mismatched), min(mismatched))
+        if report["missing_keys"]:
+            raise ValueError(
+                f"{len(report['missing_keys'])} weights are missing, such as {min(report['missing_keys'])}"
+            )
         check_batches(name, model)
         if adapter:
             with warnings.catch_warnings():

@@ -38,7 +38,7 @@ class Progress:
 
     def __init__(self, name: str, total: int, unit: str = "turns"):
         self.name, self.total, self.unit, self.count, self.known = name, total, unit, 0, 0
-        self.start = self.said = time.monotonic()
+        self.start = self.last_line = time.monotonic()
         quiet = process()[0] != 0
         self.bar = tqdm(total=total, desc=name, unit=unit, leave=False) if sys.stderr.isatty() and not quiet else None
 
@@ -54,9 +54,9 @@ class Progress:
         self.count += number
         if self.bar is not None:
             self.bar.update(number)
-        elif time.monotonic() - self.said >= LOG_EVERY:
-            self.said = time.monotonic()
-            rate = (self.count - self.known) / (self.said - self.start)
+        elif time.monotonic() - self.last_line >= LOG_EVERY:
+            self.last_line = time.monotonic()
+            rate = (self.count - self.known) / (self.last_line - self.start)
             left = (self.total - self.count) / rate if rate else float("inf")
             log.info("%s: %d/%d %s, %.1f/s, %.0f s left", self.name, self.count, self.total, self.unit, rate, left)
 

@@ -158,11 +158,11 @@ def explain(kind: type, error: dict[str, Any], prefix: str = "") -> str:
     if error["type"] == "json_invalid":  # a word of the command line in another encoding
         return f"a value is not valid Unicode text: {error['msg']}."
     expected = type_at(kind, error["loc"])
-    key, wanted = prefix + name_of(error["loc"]), describe(expected)
+    key, requirement = prefix + name_of(error["loc"]), describe(expected)
     if error["type"] == "missing":
-        return f"`{key}` is not set; it must be {wanted}."
+        return f"`{key}` is not set; it must be {requirement}."
     if error["type"] == "finite_number":
-        wanted = "a finite number"
+        requirement = "a finite number"
     choices = get_args(split_type(expected)[0]) if error["type"] == "literal_error" else ()
     hint = did_you_mean(str(error["input"]), list(choices))
-    return f"`{key}` must be {wanted}, got {short(error['input'])}{f'; {hint}' if hint else '.'}"
+    return f"`{key}` must be {requirement}, got {short(error['input'])}{f'; {hint}' if hint else '.'}"

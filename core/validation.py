@@ -54,5 +54,5 @@ def explain(error: dict[str, Any], record: dict[str, Any]) -> str:
         expected = str(error["ctx"]["error"])
     if error["type"] == "literal_error":
         expected = error["ctx"]["expected"]
-    wanted = f"must be {expected}" if expected else error["msg"].replace("Input should", "must")
-    return f"`{path}` {wanted}, got {short(error['input'])}."
+    requirement = f"must be {expected}" if expected else error["msg"].replace("Input should", "must")
+    return f"`{path}` {requirement}, got {short(error['input'])}."

@@ -134,10 +134,10 @@ def main(argv: list[str] | None = None) -> None:
     paths = [path for path in (flags.run, flags.run2) if path]
     if flags.json and flags.json.resolve() in [path.resolve() for path in (*paths, flags.qrels)]:
         raise InputError(f"--json {flags.json}: is one of the files to read; name another.")
-    made, text = evaluate(paths, read_qrels(flags.qrels), flags.measures, flags.by_conversation, flags.resamples)
-    print(text, end="")
+    metrics, table = evaluate(paths, read_qrels(flags.qrels), flags.measures, flags.by_conversation, flags.resamples)
+    print(table, end="")
     if flags.json:
-        write_atomic(flags.json, json.dumps(made, indent=2) + "\n")
+        write_atomic(flags.json, json.dumps(metrics, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -45,14 +45,14 @@ class RewritePrompt:
             question: the current question.
         """
         start = 0 if self.history_messages is None else max(0, len(history) - self.history_messages)
-        shown = [m | {"content": first_words(m["content"], self.history_words)} for m in history[start:]]
+        recent = [m | {"content": first_words(m["content"], self.history_words)} for m in history[start:]]
         turns = [
             {"role": role, "content": text}
             for example in self.examples
             for role, text in zip(("user", "assistant"), example, strict=True)
         ]
         system = {"role": "system", "content": self.instruction or INSTRUCTION}
-        return [system, *turns, {"role": "user", "content": transcript(shown, question)}]
+        return [system, *turns, {"role": "user", "content": transcript(recent, question)}]
 
 
 def first_words(text: str, count: int | None) -> str:

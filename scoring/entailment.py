@@ -108,8 +108,8 @@ def columns_of(name: str, labels: dict[int, str]) -> list[int]:
         InputError: a label is missing, or there are others.
     """
     order = []
-    for wanted in LABELS:
-        columns = [column for column, label in labels.items() if wanted[:7] in label.lower()]
+    for expected in LABELS:
+        columns = [column for column, label in labels.items() if expected[:7] in label.lower()]
         if len(columns) != 1:
             raise InputError(
                 f"`scoring.entailment`: {name} has the labels {', '.join(labels.values())}; "

@@ -80,9 +80,9 @@ def relevant_settings(rule: ScoringSettings) -> dict[str, Any]:
     return {name: getattr(rule, name) for name in sorted(names)}
 
 
-def has_label(turn: Turn, wanted: str) -> bool:
+def has_label(turn: Turn, label: str) -> bool:
     """Whether a turn names a relevant document (grade 1 or above), or an answer with a word in it."""
-    if wanted == "relevant":
+    if label == "relevant":
         return any(grade >= 1 for grade in turn.relevant.values())
     return any(answer.strip() for answer in turn.answers)
 
@@ -94,10 +94,10 @@ def check_labels(turns: Sequence[Turn], rule: ScoringSettings, where: str) -> No
         InputError: names the reward, the field and in how many turns it is missing.
     """
     for name in component_rewards(rule):
-        wanted = NEEDS.get(name)
-        missing = sum(not has_label(turn, wanted) for turn in turns) if wanted else 0
+        label = NEEDS.get(name)
+        missing = sum(not has_label(turn, label) for turn in turns) if label else 0
         if missing:
             raise InputError(
-                f"the reward `{name}` needs `{wanted}` in every turn; {missing} of {len(turns)} turns of {where} have "
+                f"the reward `{name}` needs `{label}` in every turn; {missing} of {len(turns)} turns of {where} have "
                 f"none. `key_entropy` needs no label."
             )

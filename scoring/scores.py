@@ -122,10 +122,10 @@ def list_key(candidate: Candidate, question: str, rewards: list[str]) -> tuple:
 
 def reward_input_of(turn: Turn, candidate: Candidate, question: str, collection: Collection) -> RewardInput:
     """The documents of a candidate as input of the rewards."""
-    history, asked = ((), candidate.text) if question == "rewrite" else (turn.history, turn.question)
+    history, text = ((), candidate.text) if question == "rewrite" else (turn.history, turn.question)
     documents = [hit.doc for hit in candidate.documents]
     return RewardInput(
-        GenerationInput.of(history, asked, collection.contents(documents)),
+        GenerationInput.of(history, text, collection.contents(documents)),
         tuple(turn.relevant.get(doc, 0) >= 1 for doc in documents) if turn.relevant else None,
         turn.answers,
         tuple(hit.score for hit in candidate.documents),

@@ -42,13 +42,13 @@ def soft(
         From 0 to 1.
     """
     texts = [f"{question} {answer.text}" for answer in answers]
-    wanted = [f"{question} {reference}" for reference in references]
-    verdicts = entailment.judge([pair for a in texts for r in wanted for pair in ((a, r), (r, a))])
+    reference_texts = [f"{question} {reference}" for reference in references]
+    verdicts = entailment.judge([pair for a in texts for r in reference_texts for pair in ((a, r), (r, a))])
     forth_and_back = iter(zip(verdicts[::2], verdicts[1::2], strict=True))
     total = 0.0
     for weight in belief(answers):
         kernels = []
-        for _ in wanted:
+        for _ in reference_texts:
             forth, back = next(forth_and_back)
             kernels.append(forth.entails if kernel == "response_entails" else max(forth.entails, back.entails))
         total += weight * aggregate_values(kernels, aggregate)
@@ -78,11 +78,13 @@ def hard(
         From 0 to 1.
     """
     texts = [f"{question} {answer.text}" for answer in answers]
-    wanted = [f"{question} {reference}" for reference in references]
+    reference_texts = [f"{question} {reference}" for reference in references]
     weights, total = belief(answers), 0.0
     for cluster in clusters(texts, entailment, loose):
         head = texts[cluster[0]]
-        verdicts = entailment.judge([pair for reference in wanted for pair in ((head, reference), (reference, head))])
+        verdicts = entailment.judge(
+            [pair for reference in reference_texts for pair in ((head, reference), (reference, head))]
+        )
         matches = [float(same(*both, loose=True)) for both in zip(verdicts[::2], verdicts[1::2], strict=True)]
         total += aggregate_values(matches, aggregate) * math.fsum(weights[i] for i in cluster)
     return total

@@ -66,7 +66,7 @@ def check_generator(flags: ValidityFlags, words: Sequence[str]) -> None:
     log.info("\n%s\nvalidity -> %s", table, flags.output)
 
 
-def rewards_to_check(wanted: Sequence[str], cases: Sequence[ValidityCase]) -> list[str]:
+def rewards_to_check(requested: Sequence[str], cases: Sequence[ValidityCase]) -> list[str]:
     """The rewards of `--rewards`, or all but those of Delta-SePer for which the cases have labels.
 
     Raises:
@@ -74,13 +74,13 @@ def rewards_to_check(wanted: Sequence[str], cases: Sequence[ValidityCase]) -> li
     """
     lists = [item for case in cases for item in case.lists.values()]
     without_answers = sum(not all(item.answers for item in case.lists.values()) for case in cases)
-    names = list(wanted)
+    names = list(requested)
     if not names:
         names = [name for name in REWARDS if not name.startswith("delta_seper")]
         if all(item.reply for item in lists):
             names.insert(1, "key_entropy@logged")
     unusable = [name for name in names if NEEDS.get(name) == "answers"] if without_answers else []
-    if unusable and wanted:
+    if unusable and requested:
         raise InputError(
             f"`--rewards {unusable[0]}` needs `answers`; {without_answers} of {len(cases)} questions have none."
         )

@@ -149,11 +149,11 @@ def evaluate(run: Run) -> Stage:
     rounds = run.settings.train.rounds
     stages = {"sft": "round-1/sft"} | {f"dpo-{n}": f"round-{n}/dpo" for n in range(1, rounds)}
     stages["dpo"] = f"round-{rounds}/dpo"
-    wanted = run.settings.evaluation.systems
+    systems = run.settings.evaluation.systems
     trained = {
-        system: load_stage(run.path, stage) for system, stage in stages.items() if system.split("-")[0] in wanted
+        system: load_stage(run.path, stage) for system, stage in stages.items() if system.split("-")[0] in systems
     }
-    base = run.base if {*wanted} & {*UNTRAINED, *stages} else None
+    base = run.base if {*systems} & {*UNTRAINED, *stages} else None
     generator = run.generator if run.settings.evaluation.answers else None
     return make_evaluation(run.settings, run.test_turns, run.collections, base, generator, trained)
 

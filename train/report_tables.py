@@ -142,28 +142,28 @@ def label_of(metrics: dict[str, Any]) -> str:
     )
 
 
-def table_of(made: dict[str, Any]) -> str:
+def table_of(metrics: dict[str, Any]) -> str:
     """The figures as Markdown tables."""
-    systems = made["systems"]
+    systems = metrics["systems"]
     columns = list(dict.fromkeys(measure for measures in systems.values() for measure in measures))
     rows = [[name, *(format_number(measures.get(c)) for c in columns)] for name, measures in systems.items()]
-    parts = [label_of(made) + markdown_table(["system", *columns], rows)]
-    if made["by_dataset"]:
+    parts = [label_of(metrics) + markdown_table(["system", *columns], rows)]
+    if metrics["by_dataset"]:
         rows = [
             [dataset, str(part["turns"]), name, *(format_number(part[name].get(c)) for c in columns)]
-            for dataset, part in made["by_dataset"].items()
+            for dataset, part in metrics["by_dataset"].items()
             for name in systems
         ]
         parts.append(markdown_table(["dataset", "turns", "system", *columns], rows))
-    for title, cells in (("kind", made["by_kind"].items()), ("depth", made["by_depth"].items())):
+    for title, cells in (("kind", metrics["by_kind"].items()), ("depth", metrics["by_depth"].items())):
         for measure in (m for m in SPLIT if m in columns and cells):
             rows = [
                 [part, str(c["turns"]), *(format_number(c[name].get(measure)) for name in systems)]
                 for part, c in cells
             ]
             parts.append(markdown_table([title, "turns", *(f"{name} {measure}" for name in systems)], rows))
-    if made["comparisons"]:
-        parts.append(comparison_table(made["comparisons"]))
+    if metrics["comparisons"]:
+        parts.append(comparison_table(metrics["comparisons"]))
     return "\n".join(parts)
 
 

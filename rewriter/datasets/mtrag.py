@@ -55,7 +55,7 @@ def read(path: Path, qrels: Path | None = None) -> list[Turn]:
 def turn_of(task: FieldReader, gold: dict[str, dict[str, int]], rewrites: dict[str, str]) -> Turn:
     """One turn. Its reply is the target: the assistant's reply, as reviewers corrected it, apologies included."""
     name, conversation = task.text("task_id"), task.text("conversation_id")
-    messages = [message_of(one) for one in task.objects("input")]
+    messages = [message_of(message) for message in task.objects("input")]
     if not messages or messages[-1]["role"] != "user":
         task.refuse("input", "messages that end with the user's question")
     targets = task.objects("targets")

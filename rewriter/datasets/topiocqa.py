@@ -51,7 +51,7 @@ def turn_of(record: FieldReader, gold: Gold, kinds: dict[tuple[int, int], str]) 
     key = key_of(record)
     texts = [record.text("Answer", empty=True)]
     if record.values.get("Additional_answers"):
-        texts += [one.text("Answer", empty=True) for one in record.objects("Additional_answers")]
+        texts += [answer.text("Answer", empty=True) for answer in record.objects("Additional_answers")]
     return Turn(
         id=f"{key[0]}_{key[1]}",
         history=dialogue(record, "Context"),

@@ -93,11 +93,11 @@ class Conversation:
 
 def simulate(world: World, turns: int) -> Iterator[tuple[list[Message], Question]]:
     """The turns of a random conversation that asks for no fact twice: the history before each, and the question."""
-    conversation, asked = Conversation(world), set()
-    while len(asked) < turns:
+    conversation, facts = Conversation(world), set()
+    while len(facts) < turns:
         fact = conversation.next_fact()
-        if fact not in asked:
-            asked.add(fact)
+        if fact not in facts:
+            facts.add(fact)
             question = conversation.ask(fact)
             yield list(conversation.history), question
             conversation.add_turn(question)

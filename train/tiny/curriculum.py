@@ -92,5 +92,5 @@ def records(rng: random.Random, tokens: list[list[int]], filler: int, marker: in
     between, asking = (rng.choices(others, k=rng.randint(0, filler)) for _ in range(2))
     end = rng.choices(others, k=1)
     prefix = [token for key, value in zip(keys, values, strict=True) for token in key + between + value + end]
-    asked = rng.sample(range(len(keys)), min(5, len(keys)))
-    return [(prefix + keys[i] + asking + [marker], values[i] + end) for i in asked]
+    chosen = rng.sample(range(len(keys)), min(5, len(keys)))
+    return [(prefix + keys[i] + asking + [marker], values[i] + end) for i in chosen]

@@ -93,10 +93,10 @@ def distractor_reading(
     kind = rng.choice(KIND_DRAW)
     world = World(rng, split, [kind] * 5 + [rng.choice(KIND_DRAW)], namesakes=0.2)
     entity, *others = world.entities
-    asked, wording = rng.choice(entity.facts), rng.randrange(3)
+    asked_fact, wording = rng.choice(entity.facts), rng.randrange(3)
     passages = world.passages(entity, {})
-    passages += [p for other in others for p in world.passages(other, {asked.topic: wording}, preference=0.85)]
-    pools = passage_pools(passages, entity, asked.topic)
+    passages += [p for other in others for p in world.passages(other, {asked_fact.topic: wording}, preference=0.85)]
+    pools = passage_pools(passages, entity, asked_fact.topic)
     for pool in pools.values():
         rng.shuffle(pool)
     documents = [pools["gold"][0]] if rng.random() < answerable else []
@@ -106,8 +106,12 @@ def distractor_reading(
     instruction = ABSTAIN if rng.random() < abstain else ANSWER
     stated = [fact for document in documents for fact in document.facts]
     of_entity = [fact for fact in stated if fact.entity is entity]
-    of_others = [fact for fact in stated if fact.entity is not entity and fact.topic == asked.topic]
-    facts = [asked, asked, *(rng.choice(pool) if pool else asked for pool in (of_entity, of_others, stated))]
+    of_others = [fact for fact in stated if fact.entity is not entity and fact.topic == asked_fact.topic]
+    facts = [
+        asked_fact,
+        asked_fact,
+        *(rng.choice(pool) if pool else asked_fact for pool in (of_entity, of_others, stated)),
+    ]
     conversation = conversation_before(world, facts, HISTORY if count > 2 or abstain == 1 else SHORT_HISTORY)
     return answer_branches(conversation, facts, documents, instruction, wording)
 
