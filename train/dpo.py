@@ -81,6 +81,8 @@ def train_dpo(
         model=policy, args=config, train_dataset=data, processing_class=tokenizer
     )
     check_reference(trainer.accelerator.unwrap_model(trainer.model))
+    if config.precompute_ref_log_probs:
+        log.info("%s: computing the log-probabilities of %d pairs under the reference", name, len(rows))
     check_batch(next(iter(trainer.get_train_dataloader())), name)
 
     # ------------------------------------------------------------------ training
