@@ -2,12 +2,12 @@
 scores; preference pairs out.
 
 A turn's record grows from stage to stage: `TurnRecord` holds its candidates; `rankings` adds `documents` to each,
-`scores` adds `score` or `error`. Files are checked against these types when they are read (`core.validation`).
+`scores` adds `score` or `error`. Files are checked against these types when they are read (`core.json_records`).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, Strict
 from typing_extensions import TypedDict
@@ -293,20 +293,6 @@ class ValidityCase:
 
     id: str
     lists: dict[str, RewardInput]
-
-
-def to_json_dict(record: Any) -> Any:
-    """A dataclass record as a JSON-ready dict; its empty fields are left out."""
-    if isinstance(record, Hit):
-        return record._asdict()
-    if is_dataclass(record):
-        values = {f.name: getattr(record, f.name) for f in fields(record)}
-        return {name: to_json_dict(value) for name, value in values.items() if value not in (None, "", (), [], {})}
-    if isinstance(record, dict):
-        return {key: to_json_dict(value) for key, value in record.items()}
-    if isinstance(record, list | tuple):
-        return [to_json_dict(value) for value in record]
-    return record
 
 
 def group_of(turns: Iterable[Turn]) -> dict[str, str]:

@@ -24,8 +24,7 @@ from core.artifacts import (
 )
 from core.distributed import process
 from core.errors import InputError
-from core.records import to_json_dict
-from core.validation import parse_record
+from core.json_records import parse_record, to_json_dict
 
 RECORDS = "records.jsonl"
 

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from core.artifacts import write_atomic
+from core.json_records import to_json_dict
 from core.progress import Progress, log
-from core.records import Turn, to_json_dict
+from core.records import Turn
 from retrieval.collection import Collection
 from retrieval.retriever import Retriever
 

@@ -10,8 +10,8 @@ from typing import Any
 from core.artifacts import read_json_lines, sha256
 from core.data_sources import DataSource, by_data_set, sources_with
 from core.errors import InputError
+from core.json_records import parse_record
 from core.records import Turn
-from core.validation import parse_record
 from rewriter.datasets import READERS, mtrag
 
 

@@ -25,7 +25,7 @@ from retrieval.engines import PerDatasetRetriever
 from rewriter.conversations import load_turns
 from scoring import grogu
 from scoring.baselines import reciprocal_rank
-from scoring.validity import ValidityFlags
+from scoring.flags import ValidityFlags
 
 DEPTH = 10  # of the rankings from which reciprocal ranks are taken
 

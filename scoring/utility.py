@@ -13,38 +13,9 @@ UDCG, `models_info[model].no_res_prob` on each passage, as the published tool wr
 `scoring.score_items` does the same in Python.
 """
 
-from dataclasses import dataclass, field
-from pathlib import Path
-
 from core.cli import parse_flags, run_command
 from core.progress import set_up_logging
-from core.schema import Positive, Seed
-from core.settings import ModelSettings, RewardSettings
-
-
-@dataclass(kw_only=True)
-class UtilityFlags(RewardSettings, ModelSettings):
-    """Flags of the command.
-
-    Args:
-        model: folder, Hub id or `.gguf` file of the generator; also the key of the results.
-        adapter: PEFT adapter of the generator.
-        batch_tokens: tokens per batch.
-        max_new_tokens: longest answer.
-        device: cpu, cuda, cuda:1 ...; the best there is when not given.
-        seed: seed of the answers that Delta-SePer samples.
-        input: items, JSON lines or a JSON list.
-        output: file to write; `.json` makes a list, any other name JSON lines.
-        resume: continue an interrupted run.
-    """
-
-    model: str = field()  # without the default that it has in the settings
-    max_new_tokens: Positive = 64
-    device: str | None = None
-    seed: Seed = 0
-    input: Path
-    output: Path
-    resume: bool = False
+from scoring.flags import UtilityFlags
 
 
 def main(argv: list[str] | None = None) -> None:

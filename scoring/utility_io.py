@@ -15,8 +15,8 @@ from pydantic import Field, Strict
 
 from core.artifacts import read_json, read_json_lines, truncate_partial_line, write_json
 from core.errors import InputError, first_line
+from core.json_records import parse_record
 from core.records import GenerationInput, HistoryMessage, NonBlank, RewardInput
-from core.validation import parse_record
 from scoring.registry import NEEDS
 
 Probability = Annotated[float, Field(ge=0, le=1)]

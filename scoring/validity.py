@@ -14,54 +14,10 @@ passages are used. Writes `validity.json`, `validity.md` and `validity.svg`. GRO
 prints how the rewards of a run order the candidates of a turn, beside the order of their reciprocal ranks.
 """
 
-from dataclasses import dataclass, field
-from pathlib import Path
-
 from core.cli import parse_known_flags, run_command
 from core.errors import InputError
 from core.progress import set_up_logging
-from core.schema import Positive, Seed, Validated
-from scoring.registry import check_reward_name
-
-
-@dataclass(kw_only=True)
-class ValidityFlags(Validated):
-    """Flags of the command.
-
-    Args:
-        config: settings of a run: generator, retrieval, scoring, data; any is overridden as in train/dpo.py.
-        input: items with `is_relevant`, instead of turns and a collection.
-        model: the generator, with `--input`: folder, Hub id or `.gguf` file.
-        entailment: entailment model of Delta-SePer, or `exact`.
-        rewards: rewards to check; without it all but those of Delta-SePer, and key_entropy@logged where every question
-            has a reply.
-        run: with `--config`: how the rewards of this run order its candidates.
-        output: folder for validity.json, .md and .svg.
-        limit: use the first N turns of each data set, or N items.
-        seed: seed of the lists.
-    """
-
-    config: Path | None = None
-    input: Path | None = None
-    model: str | None = None
-    entailment: str | None = None
-    rewards: list[str] = field(default_factory=list)
-    run: Path | None = None
-    output: Path | None = None
-    limit: Positive | None = None
-    seed: Seed = 0
-
-    def __post_init__(self) -> None:
-        if bool(self.config) == bool(self.input):
-            raise InputError("give `--config` (turns and a collection) or `--input` (items), one of them.")
-        for name in self.rewards:
-            check_reward_name("--rewards", name)
-        if self.run and not self.config:
-            raise InputError("`--run` needs `--config`: the settings of that run.")
-        if not self.output and not self.run:
-            raise InputError("`--output` is not set; name a folder for validity.json, .md and .svg.")
-        if self.input and not self.model:
-            raise InputError("`--input` needs `--model`.")
+from scoring.flags import ValidityFlags
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -20,10 +20,10 @@ from core.settings import GeneratorSettings, ScoringSettings
 from core.tables import format_number, markdown_table
 from scoring import grogu
 from scoring.answers import abstains, exact_match
+from scoring.flags import ValidityFlags
 from scoring.registry import NEEDS, REWARDS
 from scoring.scorer import Scorer, build_scorer
 from scoring.utility_io import read_items
-from scoring.validity import ValidityFlags
 from scoring.validity_cases import build_cases, cases_of_items, labelled_turns
 
 BATCH_SIZE = 32  # cases whose lists are scored together

@@ -18,8 +18,9 @@ from typing import Literal
 from core.artifacts import write_atomic
 from core.cli import parse_flags, run_command
 from core.errors import InputError
+from core.json_records import to_json_dict
 from core.progress import log, set_up_logging
-from core.records import Turn, to_json_dict
+from core.records import Turn
 from core.schema import Validated
 from rewriter.datasets import READERS
 from rewriter.datasets.mtrag import read_passages

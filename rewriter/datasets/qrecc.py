@@ -65,14 +65,14 @@ def turn_of(record: FieldReader, gold: Gold, so_far: dict[int, list[Message]]) -
     before.append({"role": "user", "content": question})
     if answer:
         before.append({"role": "assistant", "content": answer})
-    number = 1 + sum(message["role"] == "user" for message in history)
+    question_number = 1 + sum(message["role"] == "user" for message in history)
     own = record.texts("Truth_passages") if "Truth_passages" in record.values else []
     return Turn(
         id=f"{conversation}_{number}",
         history=history,
         question=question,
         answers=(answer,) if answer else (),
-        relevant=gold.get((conversation, number)) or dict.fromkeys(own, 1),
+        relevant=gold.get((conversation, question_number)) or dict.fromkeys(own, 1),
         rewrite=record.text("Truth_rewrite" if of_scai else "Rewrite", empty=True) or None,
         conversation=str(conversation),
         kind="follow_up" if history else "first",

@@ -1,11 +1,13 @@
-"""JSON objects into typed records, with messages that name the place, the field, the value and what is expected."""
+"""Typed records from JSON objects and back. Errors name the place, the field, the value and what is expected."""
 
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from core.errors import InputError, fields_of, short
+from core.records import Hit
 
 T = TypeVar("T")
 EXPECTED = {
@@ -56,3 +58,17 @@ def explain(error: dict[str, Any], record: dict[str, Any]) -> str:
         expected = error["ctx"]["expected"]
     requirement = f"must be {expected}" if expected else error["msg"].replace("Input should", "must")
     return f"`{path}` {requirement}, got {short(error['input'])}."
+
+
+def to_json_dict(record: Any) -> Any:
+    """A dataclass record as a JSON-ready dict; its empty fields are left out."""
+    if isinstance(record, Hit):
+        return record._asdict()
+    if is_dataclass(record):
+        values = {f.name: getattr(record, f.name) for f in fields(record)}
+        return {name: to_json_dict(value) for name, value in values.items() if value not in (None, "", (), [], {})}
+    if isinstance(record, dict):
+        return {key: to_json_dict(value) for key, value in record.items()}
+    if isinstance(record, list | tuple):
+        return [to_json_dict(value) for value in record]
+    return record
