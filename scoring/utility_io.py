@@ -3,14 +3,13 @@
 The head of `scoring.utility` lists the fields of an item.
 """
 
-import fcntl
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from filelock import FileLock, Timeout
 from pydantic import Field, Strict
 
 from core.artifacts import read_json, read_json_lines, truncate_partial_line, write_json
@@ -151,6 +150,7 @@ class PartialOutput:
         self.output, self.settings = output, settings
         self.part = output.with_name(f"{output.name}.part")
         self.settings_file = output.with_name(f"{output.name}.part.json")
+        self.lock = FileLock(output.with_name(f".{output.name}.lock"), blocking=False)
         self.way_out = f"remove {self.part} to start again"
 
     def resume(self, items: Sequence[dict[str, Any]], source: Path) -> list[dict[str, Any]]:
@@ -201,19 +201,17 @@ class PartialOutput:
         Raises:
             InputError: another process is writing it.
         """
-        self.part.parent.mkdir(parents=True, exist_ok=True)
-        self.handle = self.part.open("a", encoding="utf-8")
+        self.output.parent.mkdir(parents=True, exist_ok=True)
         try:
-            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_ours = self.part.exists() and os.path.samestat(self.part.stat(), os.fstat(self.handle.fileno()))
-        except BlockingIOError:
-            is_ours = False
-        if not is_ours:
-            self.handle.close()
-            raise InputError(f"another process is writing {self.part}; wait for it, or name another `--output`.")
+            self.lock.acquire()
+        except Timeout as error:
+            raise InputError(
+                f"another process is writing {self.part}; wait for it, or name another `--output`."
+            ) from error
+        self.handle = self.part.open("a", encoding="utf-8")
 
     def append(self, items: Iterable[dict[str, Any]]) -> None:
-        if not self.settings_file.exists():
+        if not self.started:
             write_json(self.settings_file, self.settings)
         self.handle.writelines(json.dumps(item, ensure_ascii=False, allow_nan=False) + "\n" for item in items)
         self.handle.flush()
@@ -224,6 +222,7 @@ class PartialOutput:
         if not self.started:
             self.part.unlink()
             self.settings_file.unlink(missing_ok=True)
+        self.lock.release()
 
     def finish(self, items: Sequence[dict[str, Any]]) -> None:
         """Replace the output by all items: a JSON list where its name ends in `.json`, else JSON lines."""

@@ -1,13 +1,15 @@
 """Commands and settings, small random models made from config, and the real data beside the project where they are."""
 
+import io
 import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
-from core.cli import read_settings
+from core.cli import read_settings, run_command
 from core.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +29,19 @@ def finish(words: list[str], ok: bool = True) -> str:
     output = done.stdout + done.stderr
     assert (done.returncode == 0) == ok and (ok or "Traceback" not in output), output[-5000:]
     return output
+
+
+def call(main: Callable[[list[str]], None], *words, ok: bool = True) -> str:
+    """Run a command's `main` in this process, and return its output. It must succeed, or with `ok=False` fail with a
+    message."""
+    output, status = io.StringIO(), 0
+    with redirect_stdout(output), redirect_stderr(output):
+        try:
+            run_command(lambda: main([str(word) for word in words]))
+        except SystemExit as end:
+            status = end.code or 0
+    assert (status == 0) == ok, output.getvalue()[-5000:]
+    return output.getvalue()
 
 
 def settings_of(*flags) -> Settings:

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from tests.conftest import QUICK, finish, lines
+from tests.conftest import QUICK, ROOT, call, finish, lines
+from train.compare import main
 
 
 @pytest.mark.slow
@@ -29,9 +30,9 @@ def test_what_a_reward_lacks_is_reported_before_anything_is_made(tmp_path):
     (tmp_path / "turns.jsonl").write_text("".join(json.dumps(turn) + "\n" for turn in turns))
     (tmp_path / "test.jsonl").write_text(json.dumps(turns[0] | {"answers": ["Ann"]}) + "\n")
     (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "d", "text": "Ann."}) + "\n")
-    words = [sys.executable, "-m", "train.compare", "--config", "configs/quickstart.yaml", "--data.format", "records"]
+    words = ["--config", ROOT / "configs/quickstart.yaml", "--data.format", "records"]
     words += ["--data.train", tmp_path / "turns.jsonl", "--data.corpus", tmp_path / "corpus.jsonl"]
     words += ["--data.test", tmp_path / "test.jsonl", "--run.dir", tmp_path / "run"]
-    output = finish([*words, "--rewards", "key_entropy", "udcg"], ok=False)
+    output = call(main, *words, "--rewards", "key_entropy", "udcg", ok=False)
     assert "the reward `udcg` needs `relevant` in every turn; 3 of 3" in output
     assert not (tmp_path / "run/round-1").exists()

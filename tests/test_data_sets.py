@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 
 import pytest
 
@@ -17,7 +16,9 @@ from core.stages import Stage
 from retrieval.collection import open_collections
 from retrieval.corpus import read_corpus
 from rewriter.conversations import load_turns
-from tests.conftest import finish, settings_of, write_lines
+from scoring.validity import main as validity
+from tests.conftest import call, settings_of, write_lines
+from train.aggregate_seeds import main as aggregate_seeds
 from train.evaluation import check_test_turns
 from train.pipeline import Run, make_stage, run_pipeline
 from train.pool import make_pools
@@ -269,14 +270,14 @@ def test_means_of_several_runs_by_set(evaluated, tmp_path):
         row["system"] = {"original": "base", "reference": "dpo"}.get(row["system"], row["system"])
     for folder in (evaluated, tmp_path / "again"):
         write_lines(folder / "evaluation/per_turn.jsonl", rows)
-    command = [sys.executable, "-m", "train.aggregate_seeds", evaluated, tmp_path / "again", "--resamples", "20"]
-    output = finish([*command, "--measures", "nDCG@3", "MRR@10"])
+    words = [evaluated, tmp_path / "again", "--resamples", "20"]
+    output = call(aggregate_seeds, *words, "--measures", "nDCG@3", "MRR@10")
     whole, birds, tools = re.split(r"\nbirds: 1 turns\n|\ntools: 1 turns\n", output)
     assert "mean of 2 runs, 2 turns" in whole and cells("system nDCG@3 MRR@10") in cells(whole)
     assert cells("base 0.500 0.500") in cells(whole) and cells("dpo - base MRR@10 +0.500") in cells(whole)
     assert cells("base 0.000 0.000") in cells(birds) and cells("dpo - base MRR@10 +1.000") in cells(birds)
     assert cells("base 1.000 1.000") in cells(tools) and cells("dpo - base MRR@10 +0.000") in cells(tools)
-    assert "got 'nDCG@4'; did you mean `nDCG@3`?" in finish([*command, "--measures", "nDCG@4"], ok=False)
+    assert "got 'nDCG@4'; did you mean `nDCG@3`?" in call(aggregate_seeds, *words, "--measures", "nDCG@4", ok=False)
 
 
 def cells(table):
@@ -309,10 +310,10 @@ def test_validity_reads_every_set(two_sets, random_llama, tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text(f"run:\n  dir: x\ndata:\n  sets: {json.dumps(two_sets)}\n")
     words = ["--config", config, "--generator.model", random_llama, "--generator.max_new_tokens", "4"]
-    command = [sys.executable, "-m", "scoring.validity", *words, "--rewards", "reciprocal_rank", "--output"]
-    finish([*command, tmp_path / "out"])
+    words += ["--rewards", "reciprocal_rank", "--output"]
+    call(validity, *words, tmp_path / "out")
     assert json.loads((tmp_path / "out/validity.json").read_text())["questions"] == 4
-    finish([*command, tmp_path / "held-out", "--data.test_share", "0.5"])  # training turns alone
+    call(validity, *words, tmp_path / "held-out", "--data.test_share", "0.5")  # training turns alone
     assert json.loads((tmp_path / "held-out/validity.json").read_text())["questions"] == 2
 
 

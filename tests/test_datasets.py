@@ -1,7 +1,6 @@
 """Published data sets, read from small files in their own form: turns, gold passages, bad records, whole sets."""
 
 import json
-import sys
 import zipfile
 from dataclasses import replace
 
@@ -15,7 +14,7 @@ from rewriter.conversations import load_turns, read_turns
 from rewriter.datasets import mtrag, qrecc, topiocqa
 from rewriter.datasets.__main__ import FULL, check_counts, write_corpus
 from rewriter.datasets.__main__ import main as convert
-from tests.conftest import ROOT, finish
+from tests.conftest import ROOT, call
 from train.evaluation import select_systems
 
 FIXTURES = ROOT / "tests/fixtures"
@@ -285,13 +284,13 @@ def test_counts_of_the_whole_set(name, split):
 
 
 def test_convert_writes_the_projects_own_form(tmp_path):
-    command = [sys.executable, "-m", "rewriter.datasets", "--format", "qrecc", "--split", "test", "--turns", SCAI]
-    said = finish([*command, "--output", tmp_path / "turns.jsonl"])
-    assert "5 turns of 2 conversations, 4 with gold passages" in said
+    words = ["--format", "qrecc", "--split", "test", "--turns", SCAI]
+    output = call(convert, *words, "--output", tmp_path / "turns.jsonl")
+    assert "5 turns of 2 conversations, 4 with gold passages" in output
     assert read_turns(tmp_path / "turns.jsonl") == qrecc.read(SCAI)
     assert "reply" in json.loads((tmp_path / "turns.jsonl").read_text().splitlines()[0])
-    said = finish([*command, "--output", tmp_path / "no.jsonl", "--full"], ok=False)
-    assert "the test split of qrecc has 8209 turns with gold passages, this file 4" in said
+    output = call(convert, *words, "--output", tmp_path / "no.jsonl", "--full", ok=False)
+    assert "the test split of qrecc has 8209 turns with gold passages, this file 4" in output
     assert not (tmp_path / "no.jsonl").exists()
 
 
@@ -308,16 +307,15 @@ def passages(tmp_path):
 
 
 def test_convert_writes_a_domain_of_mtrag(tmp_path, passages):
-    command = [sys.executable, "-m", "rewriter.datasets", "--format=mtrag", "--split=test", "--turns", MTRAG]
-    command += ["--qrels", MTRAG_QRELS, "--output", tmp_path / "turns.jsonl", "--passages", passages]
-    said = finish([*command, "--corpus", tmp_path / "corpus.jsonl"])
-    assert "3 passages" in said and "3 turns of 1 conversations, 2 with gold passages" in said
+    words = ["--format=mtrag", "--split=test", "--turns", MTRAG, "--qrels", MTRAG_QRELS, "--passages", passages]
+    output = call(convert, *words, "--output", tmp_path / "turns.jsonl", "--corpus", tmp_path / "corpus.jsonl")
+    assert "3 passages" in output and "3 turns of 1 conversations, 2 with gold passages" in output
     assert read_turns(tmp_path / "turns.jsonl") == mtrag.read(MTRAG, MTRAG_QRELS)
     written = [passage for _, passage in read_corpus(str(tmp_path / "corpus.jsonl"))]
     assert written == list(mtrag.read_passages(passages))
     assert written[0] == Passage("700_0-90-0-90", "Charter\nPart 700_0-90-0-90.", "Charter")
     with pytest.raises(InputError, match="`--passages` and `--corpus` go together"):
-        convert([str(word) for word in command[3:]])
+        convert([*map(str, words), "--output", str(tmp_path / "turns.jsonl")])
 
 
 def test_passages_of_mtrag_hold_the_gold_ones(tmp_path, passages):

@@ -3,19 +3,19 @@
 import json
 import random
 import resource
-import sys
 
 import pytest
 
 from core.trec import read_run
-from tests.conftest import finish
+from retrieval.evaluate import main
+from tests.conftest import call
 
 RUN = "q1 Q0 b 1 5 t\nq1 Q0 a 2 4 t\nq1 Q0 d 3 3 t\nq1 Q0 c 4 2 t\nq2 Q0 y 1 1 t\nq5 Q0 y 1 1 t\n"
 QRELS = "q1 0 a 1\nq1 0 c 2\nq1 0 b 0\nq1 0 e 1\nq2 0 x 2\nq3 0 y 0\nq4 0 z 1\n"
 
 
 def evaluate(*words, ok=True):
-    return finish([sys.executable, "-m", "retrieval.evaluate", *words], ok)
+    return call(main, *words, ok=ok)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Sampling: seeded by turn, independent of the batch, the right distribution, merged and counted."""
 
 import json
-import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -13,9 +12,10 @@ from core.errors import InputError
 from core.language_model import load_language_model, load_tokenizer
 from core.records import Turn
 from core.settings import RewriterSettings
+from rewriter.__main__ import main
 from rewriter.prompts import RewritePrompt, read_rewrite
 from rewriter.sampling import greedy_rewrites, prompts_of, sample_rewrites, sampler
-from tests.conftest import finish
+from tests.conftest import ROOT, call
 
 TURNS = [
     Turn("a_1", (), "When was Talpa Nalra born?"),
@@ -98,9 +98,9 @@ def test_the_command_takes_the_instruction_of_the_training(tmp_path):
     said = [{"role": "user", "content": "Where was Talpa Nalra born?"}, {"role": "assistant", "content": "Port Verna"}]
     turn = {"id": "a_1", "history": said, "question": "And what does she work as?"}
     (tmp_path / "turns.jsonl").write_text(json.dumps(turn) + "\n")
-    words = [sys.executable, "-m", "rewriter", "--model", "configs/tiny-model", "--input", tmp_path / "turns.jsonl"]
+    words = ["--model", ROOT / "configs/tiny-model", "--input", tmp_path / "turns.jsonl"]
     built_in, own = (
-        [json.loads(line) for line in finish(words + more).splitlines() if line.startswith("{")]
+        [json.loads(line) for line in call(main, *words, *more).splitlines() if line.startswith("{")]
         for more in ([], ["--instruction", "Answer the last question in a few words.", "--history_words", "3"])
     )
     assert built_in[0]["id"] == own[0]["id"] == "a_1" and built_in != own

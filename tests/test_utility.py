@@ -1,6 +1,5 @@
 """`python -m scoring.utility` as a user runs it."""
 
-import fcntl
 import json
 import os
 import subprocess
@@ -8,10 +7,12 @@ import sys
 import time
 
 import pytest
+from filelock import FileLock
 
 from core.errors import InputError
 from scoring.score_items import score_item, score_items
-from tests.conftest import ROOT, finish
+from scoring.utility import main
+from tests.conftest import ROOT, call
 from tests.test_udcg import GOLDEN
 
 ITEM = {
@@ -26,7 +27,7 @@ ITEM = {
 
 
 def run(*words, ok=True):
-    return finish([sys.executable, "-m", "scoring.utility", *words], ok)
+    return call(main, *words, ok=ok)
 
 
 def test_the_published_items_need_no_model(tmp_path):
@@ -177,8 +178,7 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert "is not a regular file" in run(*words, tmp_path / "pipe", ok=False)
     assert "is a folder" in run(*words, ".", ok=False)
-    with (tmp_path / "out.jsonl.part").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with FileLock(tmp_path / ".out.jsonl.lock"):
         assert "another process is writing" in run(*words, tmp_path / "out.jsonl", ok=False)
     run(*words, tmp_path / "out.jsonl")
 

@@ -2,7 +2,6 @@
 
 import json
 import random
-import sys
 import xml.etree.ElementTree
 
 import pytest
@@ -11,7 +10,7 @@ from core.errors import InputError
 from scoring.validity import main
 from scoring.validity_cases import gold_and_without
 from scoring.validity_report import plot_of, win_rate
-from tests.conftest import finish
+from tests.conftest import call
 from tests.test_utility import ITEM
 
 
@@ -62,13 +61,13 @@ def test_the_command(random_llama, tmp_path):
     items = [ITEM | {"question": f"Where was Talpa born? {n}"} for n in range(5)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
     words = ["--input", tmp_path / "in.jsonl", "--model", random_llama, "--output", tmp_path / "out"]
-    said = finish([sys.executable, "-m", "scoring.validity", *words])
+    output = call(main, *words)
     made = json.loads((tmp_path / "out/validity.json").read_text())
     assert made["questions"] == 5 and made["lists"] == 10
     assert made["rewards"]["reciprocal_rank"]["gold over without"]["rate"] == 1.0
     assert {"key_entropy", "entropy", "key_ppl", "ppl", "udcg", "answer_logprob"} <= made["rewards"].keys()
     assert "| key_entropy " in (tmp_path / "out/validity.md").read_text()
-    assert "| key_entropy " in said
+    assert "| key_entropy " in output
     xml.etree.ElementTree.parse(tmp_path / "out/validity.svg")
 
 
@@ -77,7 +76,7 @@ def test_rewards_that_make_no_answer_are_compared_with_answers_too(random_llama,
         "".join(json.dumps(ITEM | {"question": f"Where was Talpa born? {n}"}) + "\n" for n in range(3))
     )
     words = ["--input", tmp_path / "in.jsonl", "--model", random_llama, "--output", tmp_path / "out"]
-    finish([sys.executable, "-m", "scoring.validity", *words, "--rewards", "reciprocal_rank"])
+    call(main, *words, "--rewards", "reciprocal_rank")
     made = json.loads((tmp_path / "out/validity.json").read_text())
     assert list(made["rewards"]) == ["reciprocal_rank"] and made["abstaining"] is not None
     assert set(made["answers_right"]) == {"gold", "without"}
@@ -88,12 +87,11 @@ def test_rewards_that_lack_answers_are_refused_or_said(random_llama, tmp_path):
     one_kind = bare | {"passages": ITEM["passages"][:1]}
     (tmp_path / "in.jsonl").write_text(json.dumps(bare) + "\n" + json.dumps(one_kind) + "\n")
     words = ["--input", tmp_path / "in.jsonl", "--model", random_llama, "--output", tmp_path / "out"]
-    command = [sys.executable, "-m", "scoring.validity", *words]
-    said = finish([*command, "--rewards", "answer_logprob"], ok=False)
-    assert "`--rewards answer_logprob` needs `answers`; 1 of 1 questions have none" in said
-    said = finish(command)
-    assert "1 of 2 items are left out" in said and "answer_logprob left out: 1 of 1 questions" in said
-    assert "Answers that abstain: " in said and "Answers right" not in said
+    output = call(main, *words, "--rewards", "answer_logprob", ok=False)
+    assert "`--rewards answer_logprob` needs `answers`; 1 of 1 questions have none" in output
+    output = call(main, *words)
+    assert "1 of 2 items are left out" in output and "answer_logprob left out: 1 of 1 questions" in output
+    assert "Answers that abstain: " in output and "Answers right" not in output
 
 
 @pytest.mark.parametrize(
@@ -122,6 +120,4 @@ def test_bad_flags(words, expected):
 
 def test_a_missing_file_is_named():
     words = ["--output", "o", "--input", "nowhere.jsonl", "--model", "m"]
-    assert "error: --input nowhere.jsonl: cannot be read" in finish(
-        [sys.executable, "-m", "scoring.validity", *words], ok=False
-    )
+    assert "error: --input nowhere.jsonl: cannot be read" in call(main, *words, ok=False)

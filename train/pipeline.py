@@ -246,6 +246,19 @@ def set_aside(run: Run, stages: Sequence[str]) -> None:
     wait_for_all()
 
 
+def check_version(run_dir: Path) -> None:
+    """Refuse the folder of a run that an older version made.
+
+    Raises:
+        InputError: its stages are not in rounds.
+    """
+    if (run_dir / "candidates" / "plan.json").exists() or (run_dir / "candidates" / "manifest.json").exists():
+        raise InputError(
+            f"{run_dir} was made by an older version, whose stages are not in `round-1/`; use another `--run.dir`, or "
+            "remove it."
+        )
+
+
 def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None) -> None:
     """Complete all stages, or those that `run.until` or `run.only` select.
 
@@ -256,6 +269,7 @@ def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None
     start, stages = time.monotonic(), selected_stages(settings)
     use_cores(settings.run.threads)
     lock_run_dir(settings.run.path)
+    check_version(settings.run.path)
     log.info("settings: %s", json.dumps(as_plain(settings)))
     run = Run(settings, prepare_data(settings) if sources is None else sources)
     check_inputs(run, stages)
