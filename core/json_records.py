@@ -1,6 +1,6 @@
 """Typed records from JSON objects and back. Errors name the place, the field, the value and what is expected."""
 
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -61,14 +61,24 @@ def explain(error: dict[str, Any], record: dict[str, Any]) -> str:
 
 
 def to_json_dict(record: Any) -> Any:
-    """A dataclass record as a JSON-ready dict; its empty fields are left out."""
+    """A dataclass record as a JSON-ready dict; fields that are empty by default, and are empty, are left out."""
     if isinstance(record, Hit):
         return record._asdict()
     if is_dataclass(record):
-        values = {f.name: getattr(record, f.name) for f in fields(record)}
-        return {name: to_json_dict(value) for name, value in values.items() if value not in (None, "", (), [], {})}
+        values = {field: getattr(record, field.name) for field in fields(record)}
+        return {
+            field.name: to_json_dict(value)
+            for field, value in values.items()
+            if value or value != empty_default(field)
+        }
     if isinstance(record, dict):
         return {key: to_json_dict(value) for key, value in record.items()}
     if isinstance(record, list | tuple):
         return [to_json_dict(value) for value in record]
     return record
+
+
+def empty_default(field: Field) -> Any:
+    """The default of a dataclass field where it is None or empty; else `MISSING`."""
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    return default if default is None or default in ("", (), [], {}) else MISSING
