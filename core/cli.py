@@ -126,8 +126,10 @@ def build_parser(kind: type, description: str | None, usage: str | None = None) 
     for section, settings in groupby(settings_of(kind), key=attrgetter("section")):
         group = parser.add_argument_group(title_of(section))
         for setting in settings:
-            base, _, _ = split_type(setting.type) if section is kind else (None, (), False)
+            base, _, optional = split_type(setting.type) if section is kind else (None, (), False)
             options: dict[str, Any] = {"nargs": "+"} if get_origin(base) is list else {}
+            if setting.positional and optional:
+                options["nargs"] = "?"
             options |= {"action": "store_true"} if base is bool else {"metavar": setting.name.split(".")[-1].upper()}
             default = f"; default {setting.default}" if setting.default else ""
             text = f"{setting.help} ({describe(setting.type)}{default})".replace("%", "%%")

@@ -1,26 +1,36 @@
 """Use a rewriter: a file of turns, or a conversation at a prompt.
 
-    python -m rewriter --adapter runs/quickstart/adapter --input turns.jsonl
-    python -m rewriter --adapter runs/quickstart/adapter
+    python -m rewriter runs/quickstart
+    python -m rewriter runs/quickstart --input turns.jsonl --output queries.jsonl
+    python -m rewriter runs/quickstart --input turns.jsonl --n 4
 
-The first prints one line for each turn: `{"id", "query"}`, what to search. Base model, prompt and limits are in
-the `rewriter.json` that training saves beside the adapter; flags override them.
+With `--input`, one line for each turn: `{"id", "query"}`, what to search; with `--n` above 1 `{"id", "queries"}`,
+distinct samples. Base model, prompt and limits are in the `rewriter.json` that training saves beside the adapter;
+flags override them.
 """
 
 import json
 import sys
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from core.artifacts import write_atomic
 from core.cli import parse_flags, run_command
 from core.errors import InputError
 from core.progress import Progress
+from core.records import Turn
 from core.schema import Dtype, NonNegative, Positive, Validated
 from core.settings import RewriterSettings
 from rewriter.adapter_settings import load_adapter_settings
 from rewriter.conversations import read_turns
 
+if TYPE_CHECKING:
+    from rewriter.rewriter import Rewriter
+
 BATCH_SIZE = 32  # turns that are rewritten together
+OPTIONS = ("model", "instruction", "max_new_tokens", "history_messages", "history_words", "dtype", "batch_tokens")
 
 
 @dataclass(kw_only=True)
@@ -28,9 +38,12 @@ class RewriterFlags(Validated):
     """Flags of the command.
 
     Args:
-        adapter: PEFT adapter, such as `<run>/adapter`; the base model alone when not given.
-        model: base model: folder, Hub id or `.gguf` file.
+        rewriter: run folder, folder of an adapter or of a merged model, or the Hub id of one of these.
+        adapter: PEFT adapter, such as `<run>/adapter`; the same as `rewriter`.
+        model: base model: folder, Hub id or `.gguf` file; where there is no adapter, it is used alone.
         input: turns (JSONL); questions are asked for when not given.
+        output: file for the queries; standard output when not given.
+        n: queries for each turn: 1 for the most likely one, more for samples.
         instruction: system message of the prompt.
         max_new_tokens: longest rewrite.
         history_messages: number of earlier messages in the prompt, the last ones.
@@ -39,9 +52,12 @@ class RewriterFlags(Validated):
         batch_tokens: tokens per batch.
     """
 
+    rewriter: str | None = field(default=None, metadata={"positional": True})
     adapter: str | None = None
     model: str | None = None
     input: Path | None = None
+    output: Path | None = None
+    n: Positive = 1
     instruction: str | None = None
     max_new_tokens: Positive | None = None
     history_messages: NonNegative | None = None
@@ -49,18 +65,28 @@ class RewriterFlags(Validated):
     dtype: Dtype | None = None
     batch_tokens: Positive | None = None
 
+    def __post_init__(self) -> None:
+        if self.rewriter and self.adapter:
+            raise InputError("`--adapter` names the rewriter a second time; leave it out.")
+        if self.output and not self.input:
+            raise InputError("`--output` needs `--input`.")
+
 
 def rewriter_options(flags: RewriterFlags) -> RewriterSettings:
-    """The settings that the adapter was trained with, overridden by flags.
+    """The settings that the rewriter was trained with, overridden by flags.
 
     Raises:
         InputError: no base model is known.
     """
-    options = (load_adapter_settings(Path(flags.adapter)) if flags.adapter else None) or RewriterSettings()
-    values = {each.name: getattr(flags, each.name) for each in fields(flags) if each.name != "input"}
-    options = replace(options, **{name: value for name, value in values.items() if value is not None})
+    name = flags.rewriter or flags.adapter
+    saved = load_adapter_settings(name) if name else None
+    options = saved or RewriterSettings(adapter=name, model=flags.model)
+    values = {option: getattr(flags, option) for option in OPTIONS}
+    options = replace(options, **{option: value for option, value in values.items() if value is not None})
     if not options.model:
-        raise InputError(f"`--model` is not set, and there is no rewriter.json in {flags.adapter or '`--adapter`'}.")
+        if name:
+            raise InputError(f"there is no rewriter.json in {name}; name its base model with `--model`.")
+        raise InputError("no rewriter is named; give a run folder or an adapter, or a base model with `--model`.")
     return options
 
 
@@ -71,20 +97,36 @@ def main(argv: list[str] | None = None) -> None:
     from rewriter.rewriter import Rewriter
 
     rewriter = Rewriter.from_settings(options)
-    if flags.input:
-        with Progress("rewrite", len(turns)) as progress:
-            for start in range(0, len(turns), BATCH_SIZE):
-                batch = turns[start : start + BATCH_SIZE]
-                for turn, query in zip(batch, rewriter.queries(batch), strict=True):
-                    print(json.dumps({"id": turn.id, "query": query}, ensure_ascii=False))
-                progress.advance(len(batch))
+    if not flags.input:
+        converse(rewriter, flags.n)
         return
+    lines = query_lines(rewriter, turns, flags.n)
+    if flags.output:
+        write_atomic(flags.output, lines)
+    else:
+        sys.stdout.writelines(lines)
+
+
+def query_lines(rewriter: "Rewriter", turns: Sequence[Turn], n: int) -> Iterator[str]:
+    """A JSON line for each turn, with progress."""
+    with Progress("rewrite", len(turns)) as progress:
+        for start in range(0, len(turns), BATCH_SIZE):
+            batch = turns[start : start + BATCH_SIZE]
+            for turn, queries in zip(batch, rewriter.queries(batch, n), strict=True):
+                values = {"query": queries[0]} if n == 1 else {"queries": queries}
+                yield json.dumps({"id": turn.id, **values}, ensure_ascii=False) + "\n"
+            progress.advance(len(batch))
+
+
+def converse(rewriter: "Rewriter", n: int) -> None:
+    """Ask for questions and answers, and print what to search, until a question is empty."""
     history: list[dict[str, str]] = []
     sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     print("Ask; then give the assistant's answer, for the next question to refer to. An empty question ends.")
     try:
         while question := input("question: ").strip():
-            print(f"query:    {rewriter.rewrite(history, question)}")
+            for query in rewriter.rewrite(history, question, n):
+                print(f"query:    {query}")
             history += [
                 {"role": "user", "content": question},
                 {"role": "assistant", "content": input("answer:   ").strip()},

@@ -1,12 +1,17 @@
 """What a trained rewriter needs beside its weights: base model, prompt, limits, and what is searched.
 
-Training saves it in the adapter's folder; whatever uses the adapter reads it from there.
+Training saves it in the adapter's folder as `rewriter.json`; whatever uses the adapter reads it from there.
 """
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
 from core.artifacts import read_json, write_json
+from core.errors import InputError, first_line
 from core.settings import RewriterSettings
 
 FILE = "rewriter.json"
@@ -16,19 +21,43 @@ FIELDS = (
 
 
 def save_adapter_settings(folder: Path, options: RewriterSettings) -> None:
-    """Write `rewriter.json` into an adapter's folder."""
+    """Write `rewriter.json` into the folder of an adapter or of a merged model."""
     values = asdict(options)
     write_json(folder / FILE, {name: values[name] for name in FIELDS})
 
 
-def load_adapter_settings(folder: Path) -> RewriterSettings | None:
-    """The settings that an adapter was trained with; None where its folder has no `rewriter.json`.
+def load_adapter_settings(name: str | Path) -> RewriterSettings | None:
+    """The settings of a trained rewriter.
+
+    Args:
+        name: a run folder, the folder of an adapter or of a merged model, or the Hub id of one of these.
+
+    Returns:
+        The settings, with `adapter` or, for a merged model, `model` set to the folder or Hub id; None where there is
+        no `rewriter.json`.
 
     Raises:
-        InputError: the file is damaged.
+        InputError: the file is damaged, or the Hub cannot be reached.
     """
-    path = folder / FILE
+    folder = Path(name)
+    if (folder / "adapter" / FILE).is_file():
+        folder = folder / "adapter"
+    if folder.is_dir():
+        path, is_adapter = folder / FILE, (folder / "adapter_config.json").is_file()
+        name = str(folder)
+    else:
+        path, is_adapter = download_settings(str(name))
     if not path.is_file():
         return None
     values = read_json(path, *FIELDS)
-    return RewriterSettings(adapter=str(folder), **{name: values[name] for name in FIELDS})
+    values = {field: values[field] for field in FIELDS}
+    return RewriterSettings(**values, adapter=name) if is_adapter else RewriterSettings(**values | {"model": name})
+
+
+def download_settings(name: str) -> tuple[Path, bool]:
+    """The `rewriter.json` of a Hub id, and whether the repository is an adapter."""
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=[FILE, "adapter_config.json"]))
+    except (OSError, HfHubHTTPError, HFValidationError, json.JSONDecodeError) as error:
+        raise InputError(f"{name} is no folder, and cannot be read from the Hub ({first_line(error)}).") from error
+    return folder / FILE, (folder / "adapter_config.json").is_file()

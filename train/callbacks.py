@@ -21,7 +21,7 @@ CARD = """# Query rewriter
 A LoRA adapter for `{model}` that turns the last question of a conversation into a stand-alone search query.
 Stage `{stage}`: {rows} rows, {steps} steps.
 
-    python -m rewriter --adapter FOLDER
+    python -m rewriter FOLDER
 
 `FOLDER` is the folder of this file; `rewriter.json` names the base model and the prompt.
 """

@@ -294,4 +294,4 @@ def publish_adapter(run: Run, stage: str) -> None:
     shutil.copytree(run.path / stage / "adapter", temporary)
     shutil.rmtree(target, ignore_errors=True)
     temporary.rename(target)
-    log.info("to use it: %s", shlex.join(["python", "-m", "rewriter", "--adapter", str(target)]))
+    log.info("to use it: %s", shlex.join(["python", "-m", "rewriter", str(run.path)]))
