@@ -1,0 +1,63 @@
+"""Serve a rewriter over HTTP: its own endpoint, and the OpenAI protocol.
+
+    python -m rewriter.serve runs/quickstart --port 8000
+    curl localhost:8000/rewrite -H 'Content-Type: application/json' \\
+        -d '{"history": [{"role": "user", "content": "Who founded Acme?"}], "question": "Where was she born?"}'
+
+`POST /rewrite` takes a conversation and returns what to search. `POST /v1/chat/completions` and `GET /v1/models` make
+the same model an OpenAI server, for `Rewriter.from_url`. `GET /health` tells whether it is up. Requests that arrive
+while the model works are answered together in the next batch.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from core.cli import parse_flags, run_command
+from core.errors import InputError
+from core.progress import log, set_up_logging
+from core.schema import Dtype, Positive, Validated
+
+
+@dataclass(kw_only=True)
+class ServeFlags(Validated):
+    """Flags of the command.
+
+    Args:
+        rewriter: run folder, folder of an adapter or of a merged model, or the Hub id of one of these.
+        host: address to listen on; 0.0.0.0 for all.
+        port: port to listen on.
+        name: name of the model in the OpenAI protocol.
+        dtype: type of the weights; that of the training when not given.
+        max_batch: most requests that are answered together.
+        max_queue: most requests that wait; further ones are refused with status 429.
+        max_body: largest request in bytes; larger ones are refused with status 413.
+    """
+
+    rewriter: str = field(metadata={"positional": True})
+    host: str = "127.0.0.1"
+    port: Annotated[int, Ge(0), Le(65535)] = 8000
+    name: str = "rewriter"
+    dtype: Dtype | None = None
+    max_batch: Positive = 32
+    max_queue: Positive = 256
+    max_body: Positive = 1 << 20
+
+
+def main(argv: list[str] | None = None) -> None:
+    flags = parse_flags(ServeFlags, __doc__, argv)
+    set_up_logging()
+    try:
+        import uvicorn  # an optional package
+
+        from rewriter.service import build_app
+    except ImportError as error:
+        raise InputError(f"{error}; install it with pip install -e '.[serve]'") from error
+    app = build_app(flags)
+    log.info("serving %s as `%s` on http://%s:%d", flags.rewriter, flags.name, flags.host, flags.port)
+    uvicorn.run(app, host=flags.host, port=flags.port, log_level="warning")  # at SIGTERM it answers what is in flight
+
+
+if __name__ == "__main__":
+    run_command(main)
