@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Lt
 
 from core.errors import InputError
 from core.schema import NonNegative, Validated
@@ -38,8 +38,8 @@ class DataSettings(DataFiles):
             published (docs/data.md); `tiny_world` makes its files.
         sets: several data sets, in place of the five files above: name -> its `train`, `test`, `qrels`, `train_qrels`
             and `corpus`. Each turn is searched in the collection of its own set.
-        test_share: hold out this share of the conversations of a `train` file for testing, where its set has no `test`
-            file: the last conversations of the file. The number is rounded up; less than a hundredth of a conversation
+        holdout: where a set has no `test` file, keep this share of the conversations of its `train` file out of
+            training, to evaluate on: the last ones. The number is rounded up; less than a hundredth of a conversation
             counts for nothing, so that 0.3333 is a third.
         development_share: keep this share of the other conversations, the last of them, out of training too, to choose
             settings with. The number is rounded up in the same way.
@@ -52,7 +52,7 @@ class DataSettings(DataFiles):
 
     format: Literal["records", "topiocqa", "qrecc", "mtrag", "tiny_world"] = "records"
     sets: dict[str, DataFiles] = field(default_factory=dict)
-    test_share: Annotated[float, Gt(0), Lt(1)] | None = None
+    holdout: Annotated[float, Ge(0), Lt(1)] = 0.0
     development_share: Annotated[float, Ge(0), Lt(1)] = 0.0
     evaluate_on: Literal["test", "development"] = "test"
     on_bad: Literal["stop", "skip"] = "stop"
@@ -60,7 +60,7 @@ class DataSettings(DataFiles):
     world_seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse data sets that cannot be told apart, and shares that do not fit the files.
+        """Refuse data sets that cannot be told apart, and gold passages without their turns.
 
         Raises:
             InputError: names the setting, the value and the way out.
@@ -78,25 +78,15 @@ class DataSettings(DataFiles):
             raise InputError(
                 "`data.sets` needs files; `data.format: tiny_world` makes its own. Leave one of the two out."
             )
-        if self.test_share is not None:
-            self._check_test_share()
+        sections: dict[str, DataFiles] = {f"data.sets.{name}": files for name, files in self.sets.items()}
+        for section, files in (sections or {"data": self}).items():
+            if files.qrels and not files.test:
+                raise InputError(
+                    f"`{section}.qrels` belongs to `{section}.test`, which is not set; gold passages of turns that "
+                    f"`data.holdout` keeps from the `train` file are in `{section}.train_qrels`."
+                )
         if self.evaluate_on == "development" and not self.development_share:
             raise InputError(
                 "`data.evaluate_on: development` needs `data.development_share`, such as "
                 "`--data.development_share 0.2`."
             )
-
-    def _check_test_share(self) -> None:
-        sections: dict[str, DataFiles] = {f"data.sets.{name}": files for name, files in self.sets.items()}
-        sections = sections or {"data": self}
-        if self.format == "tiny_world" or all(files.test for files in sections.values()):
-            raise InputError(
-                "`data.test_share` is for a `train` file without a `test` file beside it, but there is a `test` file; "
-                "leave one of the two out (`--data.test null`)."
-            )
-        for section, files in sections.items():
-            if files.qrels and not files.test:
-                raise InputError(
-                    f"`{section}.qrels` belongs to `{section}.test`, which is not set; gold passages of turns that "
-                    f"`data.test_share` holds out are in `{section}.train_qrels`."
-                )

@@ -16,9 +16,10 @@ PUBLISHED = ("topiocqa", "qrecc", "mtrag")  # formats with qrels in a file of th
 
 @dataclass(frozen=True)
 class DataSource:
-    """The files of one data set, and the shares of its conversations that are held out.
+    """The files of one data set, and the shares of its conversations that are kept out of training.
 
-    `name` is empty in a run without `data.sets`. `corpus` is a file or the name of a Hub data set.
+    `name` is empty in a run without `data.sets`. `corpus` is a file or the name of a Hub data set. `holdout` is 0
+    where there is a `test` file.
     """
 
     name: str
@@ -28,7 +29,7 @@ class DataSource:
     qrels: str | None = None
     train_qrels: str | None = None
     corpus: str | None = None
-    test_share: float = 0.0
+    holdout: float = 0.0
     development_share: float = 0.0
 
     def setting(self, field: str) -> str:
@@ -37,7 +38,7 @@ class DataSource:
 
     def field_of(self, split: str) -> str:
         """The field whose file holds a split: `test` for test turns in a file of their own, else `train`."""
-        return "test" if split == "test" and not (self.test_share and not self.test) else "train"
+        return "test" if split == "test" and not self.holdout else "train"
 
     def has(self, split: str) -> bool:
         """Whether the data set has turns of a split."""
@@ -72,7 +73,8 @@ class DataSource:
     def _file(self, field: str) -> Path:
         key, value = self.setting(field), getattr(self, field)
         if not value:
-            raise InputError(f"`{key}` is not set; name the file with `--{key} FILE`.")
+            hint = ", or keep some turns of `train` with `--data.holdout 0.1`" if field == "test" else ""
+            raise InputError(f"`{key}` is not set; name the file with `--{key} FILE`{hint}.")
         if not Path(value).is_file():
             raise InputError(f"`{key}`: no file at {value}.")
         return Path(value)
@@ -97,14 +99,24 @@ def data_sources(data: DataSettings, run_dir: Path) -> list[DataSource]:
         data: the settings.
         run_dir: the run folder; the tiny world keeps its files in `<run_dir>/data`.
     """
-    shares = {"test_share": data.test_share or 0.0, "development_share": data.development_share}
     if data.format == "tiny_world":
         files = {field: str(run_dir / "data" / f"{field}.jsonl") for field in ("train", "test", "corpus")}
         return [DataSource("", "records", **files)]
     if not data.sets:
         files = {field.name: getattr(data, field.name) for field in fields(DataFiles)}
-        return [DataSource("", data.format, **files, **shares)]
-    return [DataSource(name, data.format, **asdict(files), **shares) for name, files in data.sets.items()]
+        named = {"": files}
+    else:
+        named = {name: asdict(files) for name, files in data.sets.items()}
+    return [
+        DataSource(
+            name,
+            data.format,
+            **files,
+            holdout=0.0 if files["test"] else data.holdout,
+            development_share=data.development_share,
+        )
+        for name, files in named.items()
+    ]
 
 
 def sources_with(sources: Sequence[DataSource], split: str) -> list[DataSource]:
@@ -115,7 +127,7 @@ def sources_with(sources: Sequence[DataSource], split: str) -> list[DataSource]:
     """
     chosen = [source for source in sources if source.has(split)]
     if not chosen and sources[0].name:
-        share = " or hold turns out with `--data.test_share 0.3333`" if split == "test" else ""
+        share = " or keep some turns of `train` for it with `--data.holdout 0.1`" if split == "test" else ""
         raise InputError(
             f"no set of `data.sets` has a `{sources[0].field_of(split)}` file; name it in one of them{share}."
         )

@@ -207,21 +207,24 @@ class Pair:
 @dataclass(frozen=True)
 class SystemResult:
     """What one system of the evaluation gave for one turn. `rewrite` is set where it is not the `query` itself;
-    `answer` and `key_entropy` where the generator answered."""
+    `answer` and `key_entropy` where the generator answered; `reward` where the run's reward was computed."""
 
     query: str
     hits: tuple[Hit, ...] = ()
     rewrite: str | None = None
     answer: str | None = None
     key_entropy: float | None = None
+    reward: float | None = None
 
 
 @dataclass(frozen=True)
 class EvaluationRecord:
-    """A held-out turn in the stage `evaluation`: system -> result."""
+    """A held-out turn in the stage `evaluation`: system -> result, and the reward of documents that were retrieved
+    for another conversation, which should be near zero."""
 
     id: str
     systems: dict[str, SystemResult] = field(default_factory=dict)
+    shuffled_reward: float | None = None
 
 
 # --------------------------------------------------------------------------------------------- scoring, in the process

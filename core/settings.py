@@ -14,13 +14,10 @@ from core.data_settings import DataSettings
 from core.errors import InputError
 from core.retrieval_settings import RetrievalSettings, check_engines
 from core.schema import Dtype, Fraction, NonNegative, Positive, Seed, Text, Validated
+from core.scoring_settings import ScoringSettings
 
 ROUND_STAGES = ("candidates", "rankings", "scores", "pairs", "sft", "dpo")  # `sft` in the first round only
 System = Literal["original", "history", "base", "base_examples", "sft", "dpo", "reference"]
-Reward = Literal[
-    "key_entropy", "entropy", "key_ppl", "ppl", "udcg", "reciprocal_rank", "delta_seper_soft", "delta_seper_hard",
-    "answer_logprob",
-]  # fmt: skip
 SYSTEMS: tuple[str, ...] = get_args(System)
 
 
@@ -140,70 +137,6 @@ class GeneratorSettings(ModelSettings):
 
 
 @dataclass(kw_only=True)
-class RewardSettings(Validated):
-    """A reward of single document lists.
-
-    Args:
-        reward: `key_entropy`, `entropy`, `key_ppl`, `ppl` (GROGU, no labels); `udcg`, `reciprocal_rank` (need
-            `relevant`); `delta_seper_soft`, `delta_seper_hard`, `answer_logprob` (need `answers`).
-        answer: GROGU: whose answer's tokens are scored: the generator's own (`generated`, as in the paper), or the
-            reply that the chat log holds for the turn (`logged`: `reply`, else the first of `answers`). A turn whose
-            reply is empty or abstains takes `generated`.
-        reply_tokens: GROGU, logged: tokens of the reply that are scored, the first ones.
-        alpha: GROGU: a token is key when the documents change its entropy by more than this many nats.
-        fallback: GROGU: share of tokens taken, highest entropy first, when none is key.
-        fallback_by: GROGU: entropy that the fallback sorts by.
-        log_ppl: GROGU: difference of mean log-likelihoods in place of perplexities.
-        abstention: UDCG: probability of the first token of "NO-RESPONSE" (`first_token`) or of all of it (`sequence`).
-        relevant_weight: UDCG: weight of a relevant document.
-        irrelevant_weight: UDCG: weight of another document.
-        normalise: UDCG: divide by `all` documents, or `per_class`.
-        samples: Delta-SePer: answers sampled with, and without, the documents.
-        sample_tokens: Delta-SePer: longest sampled answer.
-        kernel: Delta-SePer, soft: `bidirectional_max` or `response_entails`.
-        aggregate: Delta-SePer: `max` or `mean` over several reference answers.
-        clusters: Delta-SePer, hard: answers are one cluster when each entails the other (`strict`), or when neither
-            contradicts and not both are neutral (`loose`).
-        entailment: Delta-SePer: folder or Hub id of an entailment model, or `exact` (normalised exact match).
-    """
-
-    reward: Reward = "key_entropy"
-    answer: Literal["generated", "logged"] = "generated"
-    reply_tokens: Positive = 80
-    alpha: Annotated[float, Ge(0)] = 0.05
-    fallback: Fraction = 0.10
-    fallback_by: Literal["ungrounded", "grounded"] = "ungrounded"
-    log_ppl: bool = False
-    abstention: Literal["first_token", "sequence"] = "first_token"
-    relevant_weight: float = 1.0
-    irrelevant_weight: float = -0.333
-    normalise: Literal["all", "per_class"] = "all"
-    samples: Positive = 10
-    sample_tokens: Positive = 128
-    kernel: Literal["bidirectional_max", "response_entails"] = "bidirectional_max"
-    aggregate: Literal["max", "mean"] = "max"
-    clusters: Literal["strict", "loose"] = "strict"
-    entailment: str = "microsoft/deberta-v2-xlarge-mnli"
-
-
-@dataclass(kw_only=True)
-class ScoringSettings(RewardSettings):
-    """The reward of a document list.
-
-    Args:
-        reward: `key_entropy`, `entropy`, `key_ppl`, `ppl` (GROGU, no labels); `udcg`, `reciprocal_rank` (need
-            `relevant`); `delta_seper_soft`, `delta_seper_hard`, `answer_logprob` (need `answers`); or `weighted`.
-        weights: for `weighted`: reward -> weight; each reward is standardised over a turn's document lists first.
-        question: what the generator is asked: the `conversation` (the same for every candidate) or the candidate
-            (`rewrite`).
-    """
-
-    reward: Literal[Reward, "weighted"] = "key_entropy"
-    weights: dict[str, float] = field(default_factory=dict)
-    question: Literal["conversation", "rewrite"] = "conversation"
-
-
-@dataclass(kw_only=True)
 class PairSettings(Validated):
     """Which preference pairs are kept.
 
@@ -237,7 +170,8 @@ class EvaluationSettings(Validated):
 
     Args:
         systems: rows of the result table.
-        answers: also answer every turn from each system's documents (EM, F1, contains, key_entropy).
+        answers: the generator also reads each system's documents: its answers (EM, F1, contains, key_entropy) and the
+            run's reward of the documents.
         resamples: bootstrap and randomisation resamples per comparison.
     """
 
@@ -250,6 +184,18 @@ class EvaluationSettings(Validated):
             raise InputError(
                 f"`evaluation.systems` must name systems, each once, of {', '.join(SYSTEMS)}; got {self.systems}."
             )
+
+
+@dataclass(kw_only=True)
+class ReportSettings(Validated):
+    """What `<run>/report.html` shows.
+
+    Args:
+        examples: held-out turns with conversation, queries, documents and answers; 0 leaves every text of
+            conversations and documents out, for logs that must not be shared.
+    """
+
+    examples: NonNegative = 30
 
 
 @dataclass(kw_only=True)
@@ -271,6 +217,7 @@ class Settings(Validated):
     pairs: PairSettings = field(default_factory=PairSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    report: ReportSettings = field(default_factory=ReportSettings)
     lora: dict[str, Any] = field(default_factory=dict)
     sft: dict[str, Any] = field(default_factory=dict)
     dpo: dict[str, Any] = field(default_factory=dict)

@@ -126,6 +126,29 @@ def compare(
     return compare_all({"": a}, {"": b}, group_of, resamples, seed)[""]
 
 
+def mean_interval(
+    values: Mapping[str, float], group_of: Mapping[str, str], resamples: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """The 95% bootstrap interval of a mean over turns; conversations are drawn as a whole.
+
+    Args:
+        values: turn -> value, at least one.
+        group_of: turn -> conversation.
+        resamples: number of bootstrap samples.
+        seed: of the random numbers.
+    """
+    numbers = {group: number for number, group in enumerate(sorted({group_of[turn] for turn in values}))}
+    members = np.array([numbers[group_of[turn]] for turn in values])
+    sizes, sums = np.bincount(members).astype(float), np.bincount(members, list(values.values()))
+    rng = np.random.default_rng(seed)
+    means = []
+    for _ in range(resamples):
+        counts = np.bincount(rng.integers(0, len(sizes), len(sizes)), minlength=len(sizes))
+        means.append(sums @ counts / (sizes @ counts))
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
+
+
 def compare_all(
     a: Mapping[str, Mapping[str, float]],
     b: Mapping[str, Mapping[str, float]],

@@ -67,29 +67,28 @@ def load_split(source: DataSource, split: str) -> list[Turn]:
     turns = READERS[source.format](path, qrels) if source.format in READERS else read_turns(path)
     if source.name:
         turns = [replace(turn, dataset=source.name) for turn in turns]
-    test_share = source.test_share if source.field_of("test") == "train" else 0.0
-    if field == "test" or not (test_share or source.development_share):
+    if field == "test" or not (source.holdout or source.development_share):
         return turns
-    kept = part_of(turns, split, test_share, source.development_share)
+    kept = part_of(turns, split, source.holdout, source.development_share)
     if not kept:
         raise InputError(
-            f"`{source.setting(field)}` has no conversation left for `{split}`; lower `data.test_share` "
-            f"({source.test_share}) or `data.development_share` ({source.development_share})."
+            f"`{source.setting(field)}` has no conversation left for `{split}`; lower `data.holdout` "
+            f"({source.holdout}) or `data.development_share` ({source.development_share})."
         )
     return kept
 
 
-def part_of(turns: Sequence[Turn], split: str, test_share: float, development_share: float) -> list[Turn]:
+def part_of(turns: Sequence[Turn], split: str, holdout: float, development_share: float) -> list[Turn]:
     """The turns of one split of a file: whole conversations, first training, then development, then test.
 
     Args:
         turns: of the file; a conversation is placed by its first turn.
         split: `train`, `development` or `test`.
-        test_share: share of the conversations.
+        holdout: share of the conversations.
         development_share: share of those that are not for testing.
     """
     conversations = list(dict.fromkeys(turn.group for turn in turns))
-    test = len(conversations) - rounded_up(test_share * len(conversations))
+    test = len(conversations) - rounded_up(holdout * len(conversations))
     development = test - rounded_up(development_share * test)
     start, end = {"train": (0, development), "development": (development, test), "test": (test, None)}[split]
     members = set(conversations[start:end])
@@ -111,7 +110,7 @@ def fingerprint(sources: Sequence[DataSource], split: str, limit: int | None) ->
         hashes[source.name] = sha256(*files)
     return {
         "files": by_data_set(hashes),
-        "test_share": sources[0].test_share,
+        "holdout": max(source.holdout for source in sources),
         "development_share": sources[0].development_share if split != "test" else 0.0,
         "limit": limit,
     }

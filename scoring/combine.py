@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import fmean, pstdev
 
 from core.records import Score
-from core.settings import ScoringSettings
+from core.scoring_settings import ScoringSettings
 
 
 def combine(scores: Sequence[dict[str, Score]], scoring: ScoringSettings) -> list[Score]:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from core.errors import InputError
 from core.schema import Positive, Seed, Validated
-from core.settings import ModelSettings, RewardSettings
+from core.scoring_settings import RewardSettings
+from core.settings import ModelSettings
 from scoring.registry import check_reward_name
 
 

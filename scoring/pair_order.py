@@ -17,7 +17,8 @@ from core.data_sources import data_sources
 from core.errors import InputError
 from core.progress import log
 from core.records import Score, TurnRecord
-from core.settings import ScoringSettings, Settings
+from core.scoring_settings import ScoringSettings
+from core.settings import Settings
 from core.stages import load_stage
 from core.tables import format_number, markdown_table
 from retrieval.collection import open_collections

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from core.errors import InputError, nearest
 from core.records import Turn
-from core.settings import Reward, ScoringSettings
+from core.scoring_settings import Reward, ScoringSettings
 from scoring import grogu
 
 NEEDS = {
@@ -85,6 +85,17 @@ def has_label(turn: Turn, label: str) -> bool:
     if label == "relevant":
         return any(grade >= 1 for grade in turn.relevant.values())
     return any(answer.strip() for answer in turn.answers)
+
+
+def reward_label(rule: ScoringSettings) -> str:
+    """The name of the reward in tables: `key_entropy`, or `key_entropy@logged` where the logged reply is scored."""
+    logged = rule.answer == "logged" and set(component_rewards(rule)) & {*grogu.REWARDS}
+    return f"{rule.reward}@logged" if logged else rule.reward
+
+
+def has_reward(turn: Turn, rule: ScoringSettings) -> bool:
+    """Whether a turn has the labels that the reward needs."""
+    return all(has_label(turn, NEEDS[name]) for name in component_rewards(rule) if name in NEEDS)
 
 
 def check_labels(turns: Sequence[Turn], rule: ScoringSettings, where: str) -> None:

@@ -6,7 +6,7 @@ from core.artifacts import sha256
 from core.errors import InputError
 from core.language_model import LanguageModel, check_room, load_language_model
 from core.progress import Progress, log
-from core.settings import RewardSettings
+from core.scoring_settings import RewardSettings
 from scoring.flags import UtilityFlags
 from scoring.score_items import score_items
 from scoring.utility_io import PartialOutput, parse_item, read_items

@@ -16,7 +16,7 @@ from core.errors import InputError
 from core.language_model import LanguageModel
 from core.records import Score
 from core.schema import validate
-from core.settings import RewardSettings, ScoringSettings
+from core.scoring_settings import RewardSettings, ScoringSettings
 from scoring import grogu
 from scoring.entailment import load_entailment
 from scoring.generator import Generator

@@ -10,10 +10,11 @@ from transformers import AutoConfig
 from core.chat import completion_ids
 from core.errors import InputError, first_line
 from core.gguf import model_folder
-from core.language_model import check_room
+from core.language_model import LanguageModel, check_room
 from core.model_spec import ModelSpec
 from core.records import GeneratedAnswer, GenerationInput, RewardInput, Score, Turn
-from core.settings import GeneratorSettings, ScoringSettings
+from core.scoring_settings import ScoringSettings
+from core.settings import GeneratorSettings
 from scoring import grogu, seper
 from scoring.abstention import abstention_probabilities
 from scoring.answer_samples import AnswerSampler
@@ -235,7 +236,12 @@ def finite(score: Score) -> Score:
 
 
 def build_scorer(
-    model: ModelSpec, scoring: ScoringSettings, options: GeneratorSettings, rewards: Sequence[str], seed: int
+    model: ModelSpec,
+    scoring: ScoringSettings,
+    options: GeneratorSettings,
+    rewards: Sequence[str],
+    seed: int,
+    lm: LanguageModel | None = None,
 ) -> Scorer:
     """A scorer for some rewards, with the models that they need.
 
@@ -245,13 +251,14 @@ def build_scorer(
         options: limits on the outputs and batches of the generator.
         rewards: names.
         seed: of sampled answers.
+        lm: the generator where it is loaded already.
 
     Raises:
         InputError: an output is as long as the generator's context, or a model cannot be loaded.
     """
     generator = entailment = None
     if set(rewards) - {"reciprocal_rank"}:
-        lm = model.load()
+        lm = lm or model.load()
         check_room(lm, options.max_new_tokens, "generator.max_new_tokens")
         generator = Generator.of(lm, options)
     if needs_seper(rewards):

@@ -8,7 +8,8 @@ from typing import Any
 from core.model_spec import ModelSpec
 from core.progress import log
 from core.records import Candidate, GenerationInput, RewardInput, Turn, TurnRecord
-from core.settings import GeneratorSettings, RunSettings, ScoringSettings
+from core.scoring_settings import ScoringSettings
+from core.settings import GeneratorSettings, RunSettings
 from core.stage_runner import run_stage
 from core.stages import Stage
 from retrieval.collection import Collection

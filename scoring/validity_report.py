@@ -16,7 +16,8 @@ from core.errors import InputError
 from core.model_spec import ModelSpec, generator_spec
 from core.progress import Progress, log
 from core.records import ValidityCase
-from core.settings import GeneratorSettings, ScoringSettings
+from core.scoring_settings import ScoringSettings
+from core.settings import GeneratorSettings
 from core.tables import format_number, markdown_table
 from scoring import grogu
 from scoring.answers import abstains, exact_match

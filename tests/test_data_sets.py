@@ -11,7 +11,7 @@ from core.data_settings import DataFiles
 from core.data_sources import data_sources
 from core.errors import InputError
 from core.records import Candidate, TurnRecord
-from core.settings import EvaluationSettings, RetrievalSettings
+from core.settings import RetrievalSettings
 from core.stages import Stage
 from retrieval.collection import open_collections
 from retrieval.corpus import read_corpus
@@ -89,7 +89,7 @@ def flags(two_sets, tmp_path):
 
 def test_the_real_sets_are_split_by_conversation(shared_data):
     sets = {name: {"train": str(shared_data / f"mtrag_{name}/turns.jsonl")} for name in ("clapnq", "fiqa", "govt")}
-    shares = ["--data.test_share", "0.3333", "--data.development_share", "0.2"]
+    shares = ["--data.holdout", "0.3333", "--data.development_share", "0.2"]
     sources = sources_of("--data.sets", json.dumps(sets), *shares)
     parts = {split: load_turns(sources, split) for split in ("train", "development", "test")}
     counts = {
@@ -111,7 +111,7 @@ def test_the_real_sets_are_split_by_conversation(shared_data):
 )  # fmt: skip
 def test_the_number_of_conversations_is_rounded_up(tmp_path, number, share, held_out):
     path = write_lines(tmp_path / "turns.jsonl", (turn(f"t{i}", str(i)) for i in range(number)))
-    flags = ["--data.train", path, "--data.test_share", share]
+    flags = ["--data.train", path, "--data.holdout", share]
     assert ids_of(flags, "test") == [f"t{i}" for i in range(number - held_out, number)]
     assert len(ids_of(flags, "train")) == number - held_out
 
@@ -119,7 +119,7 @@ def test_the_number_of_conversations_is_rounded_up(tmp_path, number, share, held
 def test_a_conversation_is_never_split(tmp_path):
     order = ["a", "b", "a", "c", "d", "b", "a"]  # by first turns: a, b, c, d
     path = write_lines(tmp_path / "turns.jsonl", (turn(f"{name}{i}", name) for i, name in enumerate(order)))
-    flags = ["--data.train", path, "--data.test_share", "0.25", "--data.development_share", "0.3"]
+    flags = ["--data.train", path, "--data.holdout", "0.25", "--data.development_share", "0.3"]
     assert ids_of(flags, "train") == ["a0", "b1", "a2", "b5", "a6"]
     assert ids_of(flags, "development") == ["c3"]
     assert ids_of(flags, "test") == ["d4"]
@@ -130,7 +130,7 @@ def test_a_set_with_a_test_file_keeps_it(tmp_path):
         name: write_lines(tmp_path / f"{name}.jsonl", (turn(f"{name}{i}", f"{i}") for i in range(4))) for name in "abc"
     }
     sets = {"own": {"train": files["a"], "test": files["b"]}, "shared": {"train": files["c"]}}
-    flags = ["--data.sets", json.dumps(sets), "--data.test_share", "0.5"]
+    flags = ["--data.sets", json.dumps(sets), "--data.holdout", "0.5"]
     assert ids_of(flags, "train") == ["a0", "a1", "a2", "a3", "c0", "c1"]
     assert ids_of(flags, "test") == ["b0", "b1", "b2", "b3", "c2", "c3"]
 
@@ -217,10 +217,10 @@ def test_another_collection_is_named(run_of, tmp_path):
 
 
 def test_another_share_is_named(flags):
-    run_pipeline(settings_of(*flags, *RETRIEVAL_ONLY, "--data.test_share", "0.5"))
-    expected = "evaluation was made with other settings: `inputs.turns.test_share` was 0.5, is 0.4."
+    run_pipeline(settings_of(*flags, *RETRIEVAL_ONLY, "--data.holdout", "0.5"))
+    expected = "evaluation was made with other settings: `inputs.turns.holdout` was 0.5, is 0.4."
     with pytest.raises(InputError, match=re.escape(expected)):
-        run_pipeline(settings_of(*flags, *RETRIEVAL_ONLY, "--data.test_share", "0.4"))
+        run_pipeline(settings_of(*flags, *RETRIEVAL_ONLY, "--data.holdout", "0.4"))
 
 
 # ------------------------------------------------------------------ evaluation
@@ -229,7 +229,7 @@ def test_another_share_is_named(flags):
 @pytest.fixture
 def evaluated(flags, tmp_path):
     """The run folder of an evaluation of the second conversation of both sets."""
-    run_pipeline(settings_of(*flags, *RETRIEVAL_ONLY, "--data.test_share", "0.5"))
+    run_pipeline(settings_of(*flags, *RETRIEVAL_ONLY, "--data.holdout", "0.5"))
     return tmp_path / "run"
 
 
@@ -291,14 +291,14 @@ def test_relevant_documents_are_looked_up_in_the_own_collection(two_sets, tmp_pa
     sources = sources_of("--data.sets", json.dumps(two_sets))
     expected = "no `relevant` document of the test turns is in the collection of `data.sets.tools`; .* `d2`"
     with pytest.raises(InputError, match=expected):
-        check_test_turns(load_turns(sources, "test"), open_collections(sources), EvaluationSettings(), "test")
+        check_test_turns(load_turns(sources, "test"), open_collections(sources), settings_of("--run.dir", "x"))
 
 
 # ------------------------------------------------------------------ pools and validity
 
 
 def test_every_set_has_a_pool_of_its_own(flags, tmp_path):
-    sources = sources_of(*flags, "--data.test_share", "0.5")
+    sources = sources_of(*flags, "--data.holdout", "0.5")
     pools = make_pools(sources, 1, None, RetrievalSettings(), tmp_path)
     assert [pool.corpus for pool in pools] == [str(tmp_path / f"data/pool-{name}.jsonl") for name in CORPORA]
     # Of each set both turns, the one for training and the one for testing; no question or rewrite finds birds' d2.
@@ -313,7 +313,7 @@ def test_validity_reads_every_set(two_sets, random_llama, tmp_path):
     words += ["--rewards", "reciprocal_rank", "--output"]
     call(validity, *words, tmp_path / "out")
     assert json.loads((tmp_path / "out/validity.json").read_text())["questions"] == 4
-    call(validity, *words, tmp_path / "held-out", "--data.test_share", "0.5")  # training turns alone
+    call(validity, *words, tmp_path / "held-out", "--data.holdout", "0.5")  # training turns alone
     assert json.loads((tmp_path / "held-out/validity.json").read_text())["questions"] == 2
 
 
@@ -346,11 +346,9 @@ def test_a_flag_changes_one_entry(two_sets, tmp_path):
         (["--data.sets", "[a]"], "`data.sets` must be a mapping, each value a mapping with train,"),
         (["--data.sets", "{a: {train: x}}", "--data.train", "x"], "`data.train` and `data.sets` are both set"),
         (["--data.sets", "{a: {train: x}}", "--data.format", "tiny_world"], "`data.sets` needs files"),
-        (["--data.test_share", "1"], "`data.test_share` must be a number > 0 and < 1, or null, got 1."),
-        (["--data.test_share", "0.3", "--data.test", "x"], "but there is a `test` file; leave one of the two out"),
-        (["--data.test_share", "0.3", "--data.format", "tiny_world"], "but there is a `test` file"),
+        (["--data.holdout", "1"], "`data.holdout` must be a number >= 0 and < 1, got 1."),
         (
-            ["--data.test_share", "0.3", "--data.sets", "{a: {train: x, qrels: y}}"],
+            ["--data.holdout", "0.3", "--data.sets", "{a: {train: x, qrels: y}}"],
             "`data.sets.a.qrels` belongs to `data.sets.a.test`, which is not set",
         ),
         (["--data.development_share", "1"], "`data.development_share` must be a number >= 0 and < 1, got 1."),
@@ -370,12 +368,12 @@ def test_mistakes_in_files_are_named(two_sets):
     def load(split="train", *more):
         return ids_of(["--data.sets", json.dumps(two_sets), *more], split)
 
-    with pytest.raises(InputError, match="no set of `data.sets` has a `test` file; name it in one of them or hold"):
+    with pytest.raises(InputError, match="no set of `data.sets` has a `test` file; name it in one of them or keep"):
         load("test")
     with pytest.raises(InputError, match="`data.sets.tools.train`: no file at gone.jsonl"):
         load("train", "--data.sets.tools.train", "gone.jsonl")
     with pytest.raises(InputError, match="`data.sets.birds.train` has no conversation left for `train`; lower"):
-        load("train", "--data.test_share", "0.5", "--data.development_share", "0.5")
+        load("train", "--data.holdout", "0.5", "--data.development_share", "0.5")
     two_sets["tools"]["train"] = two_sets["birds"]["train"]
     with pytest.raises(InputError, match="`birds-1` is in both `data.sets.birds.train` and `data.sets.tools.train`"):
         load()

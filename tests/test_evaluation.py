@@ -7,15 +7,17 @@ import pytest
 from core.data_sources import data_sources
 from core.errors import InputError
 from core.model_spec import ModelSpec
-from core.records import EvaluationRecord, GenerationInput, Turn
+from core.records import EvaluationRecord, GenerationInput, RewardInput, SystemResult, Turn
 from core.stages import load_stage
 from rewriter.conversations import load_turns
 from rewriter.prompts import RewritePrompt
 from rewriter.sampling import greedy_rewrites
 from scoring.generator import Generator
+from scoring.scorer import Scorer
 from tests.conftest import settings_of, write_lines
 from train.evaluation import select_systems
 from train.pipeline import run_pipeline
+from train.query_measures import measure_queries, measure_query
 
 TEXTS = {"d0": "Tarn owls nest in old barns.", "d1": "Reed herons fish at dawn."}
 TURNS = [
@@ -35,11 +37,12 @@ TURNS = [
 @pytest.fixture
 def evaluate(random_llama, tmp_path):
     """A function that evaluates some systems, and returns the settings, the turns and the records."""
-    files = ["--data.test", write_lines(tmp_path / "turns.jsonl", TURNS), "--data.corpus"]
+    files = ["--data.test", tmp_path / "turns.jsonl", "--data.corpus"]
     files.append(write_lines(tmp_path / "corpus.jsonl", ({"id": doc, "text": text} for doc, text in TEXTS.items())))
     limits = ["--rewriter.max_new_tokens", "8", "--generator.max_new_tokens", "6", "--retrieval.k", "1"]
 
-    def run(*flags):
+    def run(*flags, turns=TURNS):
+        write_lines(tmp_path / "turns.jsonl", turns)
         settings = settings_of(
             "--run.dir", tmp_path / "run", "--run.only", "evaluation", "--rewriter.model", random_llama, *files,
             *limits, *flags,
@@ -99,12 +102,63 @@ def test_a_rewrite_is_recorded_where_something_else_is_searched(evaluate, tmp_pa
 
 
 def test_systems_that_can_be_evaluated():
-    labelled = Turn("a", (), "q", relevant={"d": 1})
-    with pytest.raises(InputError, match="have neither `relevant` nor `answers`: nothing can be measured"):
-        select_systems(["original"], {}, [Turn("a", (), "q")], answers=True)
+    unlabelled, labelled = Turn("a", (), "q"), Turn("a", (), "q", relevant={"d": 1})
+
+    def select(systems, turn, *flags, trained=()):
+        settings = settings_of("--run.dir", "x", "--evaluation.systems", systems, *flags)
+        return select_systems(settings, dict.fromkeys(trained), [turn])
+
+    for flags in (["--evaluation.answers", "false"], ["--scoring.reward", "udcg"]):
+        with pytest.raises(InputError, match="have neither `relevant` nor `answers`: nothing can be measured"):
+            select("[original]", unlabelled, *flags)
+    assert select("[original]", unlabelled) == ("original",)  # `key_entropy` needs no label
     with pytest.raises(InputError, match="has no system left: 1 of 1 measured turns have no `rewrite`"):
-        select_systems(["reference"], {}, [labelled], answers=True)
-    trained = dict.fromkeys(("sft", "dpo-1", "dpo-2", "dpo"))
-    assert select_systems(["sft", "dpo", "original"], trained, [labelled], answers=True) == (
-        "sft", "dpo-1", "dpo-2", "dpo", "original",
-    )  # fmt: skip
+        select("[reference]", labelled)
+    trained = ("sft", "dpo-1", "dpo-2", "dpo")
+    assert select("[sft,dpo,original]", labelled, trained=trained) == ("sft", "dpo-1", "dpo-2", "dpo", "original")
+
+
+@pytest.mark.parametrize("answer", ["generated", "logged"])
+def test_the_reward_of_turns_without_labels(evaluate, lm, tmp_path, answer):
+    replies = {"c_1": "In old barns.", "e_1": "Fish."}
+    turns = [
+        {"id": name, "history": [], "question": question, "reply": replies[name]}
+        for name, question in (("c_1", "Where do tarn owls nest?"), ("e_1", "When do reed herons fish?"))
+    ]
+    flags = ["--evaluation.systems", "[original]", "--scoring.answer", answer, "--evaluation.resamples", "10"]
+    settings, turn_set, records = evaluate(*flags, turns=turns)
+    scorer = Scorer(Generator.of(lm, settings.generator), settings.scoring)
+
+    def reward(turn, text):
+        item = RewardInput(GenerationInput.of((), turn.question, [text]), reply=turn.reply)
+        return scorer.scores([item], ["key_entropy"])[0]["key_entropy"].value
+
+    owls, herons = turn_set
+    assert [record.systems["original"].reward for record in records] == pytest.approx(
+        [reward(owls, TEXTS["d0"]), reward(herons, TEXTS["d1"])], abs=1e-4
+    )
+    assert [record.shuffled_reward for record in records] == pytest.approx(
+        [reward(owls, TEXTS["d1"]), reward(herons, TEXTS["d0"])], abs=1e-4
+    )
+    metrics = json.loads((tmp_path / "run/evaluation/metrics.json").read_text())
+    name = "key_entropy" if answer == "generated" else "key_entropy@logged"
+    assert metrics["reward"] == name and name in metrics["systems"]["original"]
+    assert metrics["systems"]["original"][name] == pytest.approx(
+        sum(record.systems["original"].reward for record in records) / 2
+    )
+    assert metrics["queries"]["original"] == {
+        "words": 5.0, "new_words": 0.0, "answer_words": 0.0, "repeated_words": 0.0, "same_as_question": 1.0,
+        "distinct": 1.0,
+    }  # fmt: skip
+
+
+def test_what_queries_look_like_by_hand():
+    turn = Turn("a", ({"role": "user", "content": "Who made Talpa?"},), "Where was she born?")
+    result = SystemResult("x", rewrite="Where was Ann Lee born, born in Ghent?", answer="She was born in Ghent.")
+    measures = measure_query(turn, result)
+    assert measures == pytest.approx(
+        # where was ann lee born born in ghent: ann, lee, in and ghent are new, two of them are in the answer
+        {"words": 8, "new_words": 4 / 8, "answer_words": 2 / 8, "repeated_words": 1 / 8, "same_as_question": 0}
+    )
+    twice = measure_queries([turn, turn], [SystemResult("where was she born"), SystemResult("Where was she born?")])
+    assert twice["same_as_question"] == 1 and twice["distinct"] == 0.5

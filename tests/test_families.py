@@ -33,7 +33,7 @@ from core.generation import generate, greedy, score_completions
 from core.language_model import PLAIN_TEMPLATE, LanguageModel, load_language_model, load_tokenizer
 from core.progress import log
 from core.records import GenerationInput, RewardInput
-from core.settings import ScoringSettings
+from core.scoring_settings import ScoringSettings
 from rewriter.sampling import sampler
 from scoring.entailment import load_entailment
 from scoring.generator import Generator

@@ -15,7 +15,7 @@ from core.errors import InputError
 from core.gguf import converted, is_gguf, model_folder
 from core.language_model import load_language_model
 from core.model_spec import ModelSpec
-from core.settings import ScoringSettings
+from core.scoring_settings import ScoringSettings
 from scoring.scorer import check_scoring
 from train.policy import check_lora
 

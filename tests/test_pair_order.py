@@ -9,7 +9,7 @@ from scoring.pair_order import ScoredCandidates, order_table, pair_order, pair_o
 from tests.conftest import settings_of, write_lines
 
 
-def test_shares_by_hand():
+def holdouts_by_hand():
     turns = [
         ScoredCandidates((3.0, 1.0, 1.0), (0.5, 1.0, 0.0)),  # wrong, right, tie
         ScoredCandidates((2.0, None, 1.0), (1.0, 0.5, 1.0)),  # equal ranks: no pair

@@ -9,7 +9,7 @@ import torch
 from core.chat import completion_ids
 from core.errors import InputError
 from core.records import GenerationInput, RewardInput, Turn
-from core.settings import ScoringSettings
+from core.scoring_settings import ScoringSettings
 from scoring.combine import weighted_sums, z_scores
 from scoring.entailment import ExactMatch
 from scoring.generator import Generator

@@ -141,7 +141,7 @@ def test_every_default_is_allowed():
         (
             ["--seed", "1"],
             "command line: unknown setting `seed`; known: run, data, rewriter, generator, retrieval, scoring, pairs, "
-            "train, evaluation, lora, sft, dpo.",
+            "train, evaluation, report, lora, sft, dpo.",
         ),
         (["run.seed"], "unrecognized arguments: run.seed; `--help` lists the flags."),
         # missing

@@ -8,7 +8,6 @@ Systems: `original` (the question as it is), `history` (all user turns joined), 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,8 +16,8 @@ from core.errors import InputError
 from core.language_model import LanguageModel, check_room
 from core.model_spec import ModelSpec, load_with_adapters
 from core.progress import log
-from core.records import EvaluationRecord, GeneratedAnswer, GenerationInput, SystemResult, Turn
-from core.settings import EvaluationSettings, Settings
+from core.records import EvaluationRecord, SystemResult, Turn
+from core.settings import Settings
 from core.stage_runner import run_stage
 from core.stages import Stage
 from retrieval.collection import Collection, identities_of
@@ -26,9 +25,10 @@ from retrieval.engines import PerDatasetRetriever, ranking_config
 from rewriter.conversations import TurnSet
 from rewriter.prompts import RewritePrompt, search_query, user_turns
 from rewriter.sampling import greedy_rewrites
-from scoring.generator import Generator
-from scoring.grogu import score_of
-from train.report_tables import write_report
+from scoring.registry import component_rewards, has_reward, needs_seper, relevant_settings
+from scoring.scorer import build_scorer
+from train.evaluation_rewards import ResultScorer, turns_of_others
+from train.report_tables import write_tables
 
 NAME = "evaluation"
 UNTRAINED = ("base", "base_examples")
@@ -59,26 +59,28 @@ class Systems:
         return name if name in self.trained else "base" if self.base.adapter else None
 
 
-def select_systems(
-    names: Sequence[str], trained: Mapping[str, Stage], turns: Iterable[Turn], answers: bool
-) -> tuple[str, ...]:
+def select_systems(settings: Settings, trained: Mapping[str, Stage], turns: Sequence[Turn]) -> tuple[str, ...]:
     """The systems that can be evaluated on these turns: `reference` needs a rewrite in every turn that is measured,
     and `dpo` brings those of earlier rounds along.
 
     Raises:
         InputError: nothing can be measured, or no system is left.
     """
-    measured = [turn for turn in turns if turn.relevant or (answers and turn.answers)]
+    options = settings.evaluation
+    measured = [turn for turn in turns if turn.relevant or (options.answers and turn.answers)]
+    if not measured and options.answers:
+        measured = [turn for turn in turns if has_reward(turn, settings.scoring)]
     if not measured:
         raise InputError(
             "the turns to evaluate on have neither `relevant` nor `answers`: nothing can be measured. Add them to the "
-            "file of these turns, or stop at the adapter with `--run.until dpo`."
+            "file of these turns, set `evaluation.answers: true` with a reward that needs no labels, or stop at the "
+            "adapter with `--run.until dpo`."
         )
     missing = sum(not turn.rewrite for turn in measured)
     earlier = [name for name in trained if name.startswith("dpo-")]
     chosen = [
         system
-        for name in names
+        for name in options.systems
         if name != "reference" or not missing
         for system in ([*earlier, name] if name == "dpo" else [name])
     ]
@@ -89,16 +91,14 @@ def select_systems(
     return tuple(chosen)
 
 
-def check_test_turns(
-    turns: TurnSet, collections: Mapping[str, Collection], options: EvaluationSettings, split: str
-) -> None:
+def check_test_turns(turns: TurnSet, collections: Mapping[str, Collection], settings: Settings) -> None:
     """Report what the held-out turns do not allow, before anything is computed.
 
     Raises:
         InputError: nothing can be measured, or no relevant document of a data set is in its collection.
     """
-    systems = select_systems(options.systems, {}, turns, options.answers)
-    if "reference" in options.systems and "reference" not in systems:
+    systems = select_systems(settings, {}, turns.turns)
+    if "reference" in settings.evaluation.systems and "reference" not in systems:
         log.warning("evaluation: no `reference` row; some turns that are measured have no `rewrite`")
     for name, collection in collections.items():
         of_set = f" of `data.sets.{name}`" if name else ""
@@ -106,8 +106,8 @@ def check_test_turns(
         unknown = [doc for doc in relevant if doc not in collection]
         if unknown and len(unknown) == len(relevant):
             raise InputError(
-                f"no `relevant` document of the {split} turns is in the collection{of_set}; the first is "
-                f"`{unknown[0]}`."
+                f"no `relevant` document of the {settings.data.evaluate_on} turns is in the collection{of_set}; the "
+                f"first is `{unknown[0]}`."
             )
         if unknown:
             log.warning("evaluation: %d of %d relevant documents are not in the collection%s (first: `%s`)",
@@ -132,14 +132,14 @@ def make_evaluation(
         generator: the model that answers; None without answers.
         trained: system -> the complete training stage that made its adapter.
     """
-    options = settings.evaluation
-    systems = Systems(select_systems(options.systems, trained, turns, options.answers), base, trained)
+    systems = Systems(select_systems(settings, trained, turns.turns), base, trained)
     stage = evaluation_stage(settings, turns, collections, generator, systems)
 
     def load_worker():
         retriever = PerDatasetRetriever(settings.retrieval, collections)
-        rewriter, answer = load_models(settings, systems, generator)
+        rewriter, scorer = load_models(settings, systems, generator, collections)
         queries_of = query_functions(settings, systems, rewriter)
+        others = turns_of_others(list(turns))
 
         def evaluate(batch: list[Turn]) -> list[EvaluationRecord]:
             results: dict[str, list[SystemResult]] = {}
@@ -151,10 +151,13 @@ def make_evaluation(
                     SystemResult(query, tuple(ranking), rewrite if rewrite != query else None)
                     for query, rewrite, ranking in zip(queries, rewrites, hits, strict=True)
                 ]
-            if answer is not None:
-                results = add_answers(answer, settings, batch, results, collections)
+            shuffled: list[float | None] = [None] * len(batch)
+            if scorer is not None:
+                questions = [(turn.dataset, others[turn.id].question if turn.id in others else "") for turn in batch]
+                hits = retriever.search(questions, settings.retrieval.k)
+                results, shuffled = scorer.add(batch, results, hits)
             return [
-                EvaluationRecord(turn.id, {name: results[name][i] for name in systems.names})
+                EvaluationRecord(turn.id, {name: results[name][i] for name in systems.names}, shuffled[i])
                 for i, turn in enumerate(batch)
             ]
 
@@ -162,7 +165,7 @@ def make_evaluation(
 
     run_stage(stage, turns, BATCH_SIZE, load_worker, summarize)
     if process()[0] == 0:
-        write_report(stage, settings, turns, systems.names)
+        write_tables(stage, settings, turns, systems.names)
     wait_for_all()
     return stage
 
@@ -184,9 +187,12 @@ def evaluation_stage(
     inputs: dict[str, Any] = {"turns": turns.fingerprint, "corpus": identities_of(collections)}
     if answers:
         decided["scoring"] = {"alpha": rule.alpha, "fallback": rule.fallback, "fallback_by": rule.fallback_by}
+        decided["scoring"] |= relevant_settings(rule)
         limits = ("max_new_tokens", "document_tokens", "history_tokens")
         decided["generator"] = {name: getattr(settings.generator, name) for name in limits}
         inputs["generator"] = generator.fingerprint
+        if needs_seper(component_rewards(rule)):
+            inputs["entailment"] = ModelSpec(rule.entailment).fingerprint
     if systems.rewriters:
         names = ("instruction", "max_new_tokens", "history_messages", "history_words", "query", "question_weight")
         decided["rewriter"] = {name: getattr(options, name) for name in names}
@@ -197,32 +203,23 @@ def evaluation_stage(
     return Stage(settings.run.path, NAME, decided, inputs, EvaluationRecord)
 
 
-Answerer = Callable[[list[GenerationInput]], list[GeneratedAnswer]]
-
-
 def load_models(
-    settings: Settings, systems: Systems, generator: ModelSpec | None
-) -> tuple[LanguageModel | None, Answerer | None]:
-    """The rewriter with all adapters, and the generator's answers; one base model where both are the same. None where
-    there is nothing to rewrite, or to answer."""
-    rewriter = answer = None
+    settings: Settings, systems: Systems, generator: ModelSpec | None, collections: Mapping[str, Collection]
+) -> tuple[LanguageModel | None, ResultScorer | None]:
+    """The rewriter with all adapters, and what answers and scores; one base model where both are the same. None where
+    there is nothing to rewrite, or to read."""
+    rewriter = scorer = None
     if systems.rewriters:
         adapters = {"base": systems.base.adapter} if systems.base.adapter else {}
         adapters |= {name: str(stage.folder / "adapter") for name, stage in systems.trained.items()}
         rewriter = load_with_adapters(systems.base, adapters)
         check_room(rewriter, settings.rewriter.max_new_tokens, "rewriter.max_new_tokens")
     if settings.evaluation.answers:
-        shared = rewriter is not None and generator == replace(systems.base, adapter=None)
-        lm = rewriter if shared else generator.load()
-        check_room(lm, settings.generator.max_new_tokens, "generator.max_new_tokens")
-        answerer = Generator.of(lm, settings.generator)
-
-        def answer(inputs: list[GenerationInput]) -> list[GeneratedAnswer]:
-            # A shared model answers without the adapters of the rewriters; a model of its own keeps its adapter.
-            with lm.using(None) if shared else nullcontext():
-                return answerer.answers(inputs)
-
-    return rewriter, answer
+        shared = rewriter if rewriter is not None and generator == replace(systems.base, adapter=None) else None
+        names = [*component_rewards(settings.scoring), "key_entropy"]
+        built = build_scorer(generator, settings.scoring, settings.generator, names, settings.run.seed, shared)
+        scorer = ResultScorer(built, collections, settings.retrieval.k, shared)
+    return rewriter, scorer
 
 
 def query_functions(
@@ -250,40 +247,6 @@ def query_functions(
         "history": as_they_are(lambda turn: user_turns(turn.history, turn.question)),
         "reference": as_they_are(lambda turn: turn.rewrite or turn.question),
     } | {name: rewritten(name) for name in systems.rewriters}
-
-
-def add_answers(
-    answer_all: Answerer,
-    settings: Settings,
-    turns: list[Turn],
-    results: dict[str, list[SystemResult]],
-    collections: Mapping[str, Collection],
-) -> dict[str, list[SystemResult]]:
-    """Answer each turn from the documents of each system; equal lists are answered once.
-
-    Returns:
-        The results with `answer` and `key_entropy`.
-    """
-    rule, k = settings.scoring, settings.retrieval.k
-    inputs = [
-        GenerationInput.of(
-            turn.history,
-            turn.question,
-            collections[turn.dataset].contents([hit.doc for hit in results[name][i].hits[:k]]),
-        )
-        for name in results
-        for i, turn in enumerate(turns)
-    ]
-    answers = iter(answer_all(inputs))
-    answered: dict[str, list[SystemResult]] = {}
-    for name, system_results in results.items():
-        answered[name] = []
-        for result, answer in zip(system_results, answers, strict=False):
-            score = score_of(answer.stats, answer.answer, "key_entropy", rule.alpha, rule.fallback, rule.fallback_by)
-            answered[name].append(
-                replace(result, answer=answer.answer, key_entropy=score.value if result.hits else None)
-            )
-    return answered
 
 
 def summarize(records: Iterable[EvaluationRecord]) -> dict[str, Any]:

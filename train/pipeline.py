@@ -195,7 +195,7 @@ def check_inputs(run: Run, stages: Sequence[str]) -> None:
     if kinds & {"sft", "dpo"}:
         check_lora(run.base, settings.lora)
     if EVALUATION in kinds:
-        check_test_turns(run.test_turns, run.collections, settings.evaluation, settings.data.evaluate_on)
+        check_test_turns(run.test_turns, run.collections, settings)
 
 
 def selected_stages(settings: Settings) -> list[str]:

@@ -12,14 +12,17 @@ from core.settings import Settings
 from core.stages import Stage
 from core.tables import format_number, markdown_table
 from core.trec import strict_run, write_qrels, write_run
-from retrieval.metrics import DEFAULT, compare, per_query
+from retrieval.metrics import DEFAULT, compare, mean_interval, per_query
 from scoring.answers import contains, exact_match, states_answer, token_f1
+from scoring.registry import reward_label
+from train.query_measures import measure_queries
 
 ANSWER_MEASURES = {"EM": exact_match, "F1": token_f1, "contains": contains}
 STATEMENTS = "statements"  # share of queries that state an answer instead of asking
 KINDS = ("first", "follow_up", "switch", "return")
 DEPTHS = ("1", "2", "3", "4-6", "7+")
 SPLIT = ("MRR@10", "EM", "F1")  # measures that are shown for each kind of turn and each depth
+SHOWN = ("MRR@10", "R@10", "nDCG@3", "EM", "F1")  # measures with intervals and comparisons
 POOLED = (
     "Collection: *pooled*, gold passages and some that are like them. Figures on a pool are higher than on the whole "
     "collection and compare with others on the same pool only.\n\n"
@@ -34,8 +37,10 @@ COMPARED = (
 PerTurn = dict[str, dict[str, dict[str, float]]]  # system -> measure -> turn -> value
 
 
-def measure_all(turns: Sequence[Turn], records: dict[str, EvaluationRecord], systems: Sequence[str]) -> PerTurn:
-    """Every measure of every system for every turn that has the labels for it."""
+def measure_all(
+    turns: Sequence[Turn], records: dict[str, EvaluationRecord], systems: Sequence[str], reward: str
+) -> PerTurn:
+    """Every measure of every system for every turn that has the labels for it; the run's reward is named `reward`."""
     qrels = {turn.id: turn.relevant for turn in turns}
     values: PerTurn = {}
     for name in systems:
@@ -54,6 +59,9 @@ def measure_all(turns: Sequence[Turn], records: dict[str, EvaluationRecord], sys
             values[name]["key_entropy"] = {
                 turn: result.key_entropy for turn, result in results.items() if result.key_entropy is not None
             }
+            values[name][reward] = {
+                turn: result.reward for turn, result in results.items() if result.reward is not None
+            }
     return values
 
 
@@ -61,20 +69,22 @@ def mean(values: dict[str, float]) -> float | None:
     return sum(values.values()) / len(values) if values else None
 
 
-def figures(values: PerTurn, turns: Sequence[Turn], settings: Settings) -> dict[str, Any]:
-    """What `metrics.json` holds: counts, means by system, by data set, kind of turn and depth, comparisons."""
-    groups = group_of(turns)
+def figures(
+    values: PerTurn, turns: Sequence[Turn], records: dict[str, EvaluationRecord], settings: Settings
+) -> dict[str, Any]:
+    """What `metrics.json` holds: counts, means with intervals by system, means by data set, kind of turn and depth,
+    comparisons, and what the queries look like."""
+    groups, reward = group_of(turns), reward_label(settings.scoring)
+    resamples, seed = settings.evaluation.resamples, settings.run.seed
     judged = sum(any(grade >= 1 for grade in turn.relevant.values()) for turn in turns)
     systems = {name: {m: mean(v) for m, v in measures.items() if v} for name, measures in values.items()}
     comparisons = [
         {"a": a, "b": b, "metric": measure}
-        | asdict(
-            compare(values[a][measure], values[b][measure], groups, settings.evaluation.resamples, settings.run.seed)
-        )
+        | asdict(compare(values[a][measure], values[b][measure], groups, resamples, seed))
         for a, b in COMPARED
         if a in values and b in values
-        for measure in ("MRR@10", "R@10", "nDCG@3", "EM", "F1")
-        if values[a].get(measure)
+        for measure in (*SHOWN, reward)
+        if values[a].get(measure) and values[a][measure].keys() == values[b][measure].keys()
     ]
     return {
         "turns": {"evaluated": judged, "total": len(turns), "answered": sum(bool(turn.answers) for turn in turns)},
@@ -82,10 +92,21 @@ def figures(values: PerTurn, turns: Sequence[Turn], settings: Settings) -> dict[
         "pooled": settings.data.pool is not None,
         "evaluated_on": settings.data.evaluate_on,
         "systems": systems,
+        "intervals": {
+            name: {m: mean_interval(measures[m], groups, resamples, seed) for m in (*SHOWN, reward) if measures.get(m)}
+            for name, measures in values.items()
+        },
         "by_dataset": by_dataset(values, turns),
         "by_kind": split(values, {turn.id: turn.kind for turn in turns}, KINDS, SPLIT),
         "by_depth": split(values, {turn.id: depth_of(turn) for turn in turns}, DEPTHS, SPLIT),
         "comparisons": comparisons,
+        "reward": reward,
+        "shuffled_reward": mean(
+            {each.id: each.shuffled_reward for each in records.values() if each.shuffled_reward is not None}
+        ),
+        "queries": {
+            name: measure_queries(turns, [records[turn.id].systems[name] for turn in turns]) for name in values
+        },
     }
 
 
@@ -177,11 +198,11 @@ def comparison_table(comparisons: Sequence[dict[str, Any]]) -> str:
     return markdown_table(["comparison", "metric", "difference", "95% interval", "p"], rows)
 
 
-def write_report(stage: Stage, settings: Settings, turns: Iterable[Turn], systems: Sequence[str]) -> dict[str, Any]:
+def write_tables(stage: Stage, settings: Settings, turns: Iterable[Turn], systems: Sequence[str]) -> dict[str, Any]:
     """Write runs, qrels, `per_turn.jsonl`, `metrics.json` and `table.md` beside the records, and print the table."""
     turns, records, folder = list(turns), {record.id: record for record in stage}, stage.folder
-    values = measure_all(turns, records, systems)
-    metrics = figures(values, turns, settings)
+    values = measure_all(turns, records, systems, reward_label(settings.scoring))
+    metrics = figures(values, turns, records, settings)
     write_qrels(folder / "qrels.txt", {turn.id: turn.relevant for turn in turns})
     for name in systems:
         write_run(folder / f"{name}.run", {turn.id: list(records[turn.id].systems[name].hits) for turn in turns}, name)

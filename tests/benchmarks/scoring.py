@@ -22,7 +22,7 @@ from core.cli import read_settings
 from core.data_sources import data_sources
 from core.language_model import LanguageModel, load_language_model
 from core.records import GenerationInput, RewardInput, TurnRecord
-from core.settings import ScoringSettings
+from core.scoring_settings import ScoringSettings
 from core.stage_runner import batched
 from core.stages import load_stage
 from retrieval.collection import open_collections

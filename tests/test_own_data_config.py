@@ -1,4 +1,4 @@
-"""`configs/qwen.yaml` on real conversations."""
+"""`configs/own_data.yaml` on real conversations."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from tests.conftest import finish
 
 @pytest.mark.slow
 def test_qwen_config_on_real_conversations(shared_data, tmp_path):
-    """`configs/qwen.yaml` with a tiny random Qwen2 in place of the Hub id: every stage runs on real text."""
+    """`configs/own_data.yaml` with a tiny random Qwen2 in place of the Hub id: every stage runs on real text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
@@ -38,7 +38,7 @@ def test_qwen_config_on_real_conversations(shared_data, tmp_path):
     model, files = str(tmp_path / "qwen"), [f"--data.{which}={data / 'turns.jsonl'}" for which in ("train", "test")]
     output = finish(
         [
-            sys.executable, "-m", "accelerate.commands.launch", "train/dpo.py", "--config", "configs/qwen.yaml",
+            sys.executable, "-m", "accelerate.commands.launch", "train/dpo.py", "--config", "configs/own_data.yaml",
             "--rewriter.model", model, "--generator.model", model, *files, f"--data.corpus={data / 'corpus.jsonl'}",
             "--run.dir", str(tmp_path / "run"), "--run.limit", "20", "--rewriter.dtype", "float32",
             "--generator.dtype", "float32", "--rewriter.n", "3", "--rewriter.max_new_tokens", "8",
