@@ -5,13 +5,15 @@ import os
 import resource
 import sys
 import time
+import warnings
+from threading import Event, Thread
 
 from tqdm import tqdm
 
 from core.distributed import process
 
 log = logging.getLogger("rewriter")
-LOG_EVERY = 15.0  # seconds between progress lines without a terminal
+FIRST_LINE, LOG_EVERY = 8.0, 15.0  # seconds to the first progress line, and between two, without a terminal
 
 
 def set_up_logging() -> None:
@@ -23,12 +25,16 @@ def set_up_logging() -> None:
     logging.basicConfig(
         level=logging.INFO if first else logging.ERROR, format="%(message)s", stream=sys.stdout, force=True
     )
+    for library in ("transformers", "trl", "peft", "accelerate"):  # they warn each other of their next versions
+        warnings.filterwarnings("ignore", category=FutureWarning, module=library)
     for noisy in ("httpx", "datasets", "transformers", "torch", "accelerate", "faiss"):
         logging.getLogger(noisy).setLevel(logging.WARNING if first else logging.ERROR)
 
 
 class Progress:
     """A bar on a terminal, a plain line every few seconds elsewhere; both with rate and time left.
+
+    The lines come from a thread, so that they also come while one batch takes minutes.
 
     Args:
         name: stage.
@@ -38,9 +44,13 @@ class Progress:
 
     def __init__(self, name: str, total: int, unit: str = "turns"):
         self.name, self.total, self.unit, self.count, self.known = name, total, unit, 0, 0
-        self.start = self.last_line = time.monotonic()
-        quiet = process()[0] != 0
-        self.bar = tqdm(total=total, desc=name, unit=unit, leave=False) if sys.stderr.isatty() and not quiet else None
+        self.start = time.monotonic()
+        self.note = ""  # shown behind the numbers
+        self.bar, self.closed = None, Event()
+        if process()[0] == 0 and sys.stderr.isatty():
+            self.bar = tqdm(total=total, desc=name, unit=unit, leave=False)
+        elif process()[0] == 0:
+            Thread(target=self._write_lines, daemon=True).start()
 
     def already(self, number: int) -> None:
         """Count items that were done before; the rate leaves them out."""
@@ -53,14 +63,23 @@ class Progress:
     def advance(self, number: int = 1) -> None:
         self.count += number
         if self.bar is not None:
+            self.bar.set_postfix_str(self.note)
             self.bar.update(number)
-        elif time.monotonic() - self.last_line >= LOG_EVERY:
-            self.last_line = time.monotonic()
-            rate = (self.count - self.known) / (self.last_line - self.start)
-            left = (self.total - self.count) / rate if rate else float("inf")
-            log.info("%s: %d/%d %s, %.1f/s, %.0f s left", self.name, self.count, self.total, self.unit, rate, left)
+
+    def _write_lines(self) -> None:
+        wait = FIRST_LINE
+        while not self.closed.wait(wait):
+            wait = LOG_EVERY
+            seconds = time.monotonic() - self.start
+            rate = (self.count - self.known) / seconds
+            speed = (
+                f"{rate:.2g}/s, {(self.total - self.count) / rate:.0f} s left" if rate else f"{seconds:.0f} s so far"
+            )
+            note = f" ({self.note})" if self.note else ""
+            log.info("%s: %d/%d %s, %s%s", self.name, self.count, self.total, self.unit, speed, note)
 
     def close(self) -> None:
+        self.closed.set()
         if self.bar is not None:
             self.bar.close()
 

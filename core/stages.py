@@ -25,6 +25,7 @@ from core.artifacts import (
 from core.distributed import process
 from core.errors import InputError
 from core.json_records import parse_record, to_json_dict
+from core.progress import peak_memory_mb
 
 RECORDS = "records.jsonl"
 
@@ -198,7 +199,9 @@ class Stage:
         seconds = round(time.monotonic() - self.started, 2)
         write_json(
             self.manifest_file,
-            self.plan | {"counts": counts, "files": files, "seconds": seconds, "versions": versions()},
+            self.plan
+            | {"counts": counts, "files": files, "seconds": seconds, "peak_memory_mb": round(peak_memory_mb())}
+            | {"versions": versions()},
         )
 
 

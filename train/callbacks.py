@@ -14,7 +14,7 @@ from core.stages import Stage
 from rewriter.adapter_settings import save_adapter_settings
 
 FEW_STEPS = 10  # fewer leave an adapter nearly untrained
-FIGURES = {"loss": "loss", "rewards/margins": "margin", "rewards/accuracies": "accuracy", "learning_rate": "rate"}
+FIGURES = {"loss": "loss", "rewards/margins": "margin", "rewards/accuracies": "accuracy"}
 BATCH_SIZES = ("gradient_accumulation_steps", "per_device_train_batch_size")  # their product is the rows of a step
 CARD = """# Query rewriter
 
@@ -44,7 +44,7 @@ def last_checkpoint(folder: Path) -> str | None:
 
 
 class StepProgress(TrainerCallback):
-    """Progress with rate and time left as in the other stages, and a line of figures at every log.
+    """Progress with rate, time left and the last logged figures.
 
     Args:
         name: of the stage.
@@ -54,15 +54,16 @@ class StepProgress(TrainerCallback):
         self.name = name
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        self.progress = Progress(self.name, state.max_steps - state.global_step, "steps")
+        self.progress = Progress(self.name, state.max_steps, "steps")
+        self.progress.already(state.global_step)
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         self.progress.advance()
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
-        if process()[0] == 0 and "loss" in (logs or {}):
-            figures = ", ".join(f"{label} {float(logs[key]):.3g}" for key, label in FIGURES.items() if key in logs)
-            log.info("%s: step %d/%d: %s", self.name, state.global_step, state.max_steps, figures)
+        if "loss" in (logs or {}):
+            figures = [f"{label} {float(logs[key]):.3g}" for key, label in FIGURES.items() if key in logs]
+            self.progress.note = ", ".join(figures)
 
     def on_train_end(self, args, state, control, **kwargs) -> None:
         self.progress.close()

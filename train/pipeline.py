@@ -15,25 +15,23 @@ A stage receives what it needs; nothing below this module sees all settings.
 import json
 import shlex
 import shutil
+import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 
+from core.artifacts import write_json
 from core.batching import use_cores
-from core.data_sources import DataSource, data_sources
+from core.data_sources import DataSource
 from core.distributed import lock_run_dir, process, wait_for_all
 from core.errors import InputError, nearest
-from core.model_spec import ModelSpec, generator_spec, rewriter_spec
 from core.progress import log, peak_memory_mb
 from core.records import Pair, TurnRecord
 from core.settings import ROUND_STAGES, Settings, as_plain
 from core.stages import Stage, load_stage
-from retrieval.collection import Collection, open_collections
 from retrieval.rankings import make_rankings
 from rewriter.candidates import make_candidates
-from rewriter.conversations import TurnSet, load_turns
 from rewriter.prompts import RewritePrompt
 from scoring.scorer import check_scoring
 from scoring.scores import make_scores
@@ -41,48 +39,12 @@ from train.dpo import train_dpo
 from train.evaluation import UNTRAINED, check_test_turns, make_evaluation
 from train.pairs import make_pairs
 from train.policy import check_lora
-from train.pool import make_pools
+from train.report.page import write_report
+from train.run import RUN_FILE, Run, prepare_data, report_input
 from train.sft import train_sft
-from train.tiny.world import make_quickstart_data
 from train.trainer_config import trainer_config
 
 EVALUATION, BACKUP = "evaluation", ".before"
-
-
-@dataclass
-class Run:
-    """A run: its settings, its data sets, and what its stages share, loaded when it is first used."""
-
-    settings: Settings
-    sources: Sequence[DataSource]
-
-    @property
-    def path(self) -> Path:
-        return self.settings.run.path
-
-    @cached_property
-    def train_turns(self) -> TurnSet:
-        return load_turns(self.sources, "train", self.settings.run.limit)
-
-    @cached_property
-    def test_turns(self) -> TurnSet:
-        return load_turns(self.sources, self.settings.data.evaluate_on, self.settings.run.limit)
-
-    @cached_property
-    def collections(self) -> dict[str, Collection]:
-        return open_collections(self.sources, self.settings.retrieval.cache, self.settings.data.on_bad)
-
-    @property
-    def base(self) -> ModelSpec:
-        return rewriter_spec(self.settings.rewriter)
-
-    @property
-    def generator(self) -> ModelSpec:
-        return generator_spec(self.settings.generator, self.settings.rewriter)
-
-    def trained(self, stage: str) -> ModelSpec:
-        """The rewriter that a training stage made."""
-        return replace(self.base, adapter=str(self.path / stage / "adapter"))
 
 
 def stage_names(rounds: int) -> list[str]:
@@ -156,22 +118,6 @@ def evaluate(run: Run) -> Stage:
     base = run.base if {*systems} & {*UNTRAINED, *stages} else None
     generator = run.generator if run.settings.evaluation.answers else None
     return make_evaluation(run.settings, run.test_turns, run.collections, base, generator, trained)
-
-
-def prepare_data(settings: Settings) -> list[DataSource]:
-    """The data sets of a run; makes the tiny world and the pooled collections where the settings ask for them.
-
-    Raises:
-        InputError: a file or collection is missing or not usable.
-    """
-    data, run_dir = settings.data, settings.run.path
-    if data.format == "tiny_world" and process()[0] == 0:
-        make_quickstart_data(run_dir / "data", data.world_seed)
-    wait_for_all()
-    sources = data_sources(data, run_dir)
-    for source in sources:
-        source.check_corpus()
-    return make_pools(sources, data.pool, settings.run.limit, settings.retrieval, run_dir) if data.pool else sources
 
 
 def check_inputs(run: Run, stages: Sequence[str]) -> None:
@@ -271,6 +217,9 @@ def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None
     lock_run_dir(settings.run.path)
     check_version(settings.run.path)
     log.info("settings: %s", json.dumps(as_plain(settings)))
+    command = shlex.join(sys.argv)
+    if process()[0] == 0:
+        write_json(settings.run.path / RUN_FILE, {"command": command, "settings": as_plain(settings)})
     run = Run(settings, prepare_data(settings) if sources is None else sources)
     check_inputs(run, stages)
     names = stage_names(settings.train.rounds)
@@ -282,6 +231,7 @@ def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None
     if process()[0] == 0:
         shutil.rmtree(run.path / BACKUP, ignore_errors=True)
         publish_adapter(run, names[-2])
+        write_report(run.path / "report.html", [report_input(run, command)], settings.report.examples)
     log.info("total: %.0f s, peak memory %.0f MB -> %s", time.monotonic() - start, peak_memory_mb(), run.path)
 
 

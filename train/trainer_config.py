@@ -1,7 +1,6 @@
 """From the `lora`, `sft` and `dpo` settings to PEFT's and TRL's configuration objects."""
 
 import inspect
-import warnings
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ DEFAULTS = {
     "train_sampling_strategy": "group_by_length",
     "lr_scheduler_type": "cosine",
     "warmup_steps": 0.1,
-    "logging_steps": 10,
+    "logging_steps": 0.02,  # share of the steps: the curves of the report have 50 points
     "save_strategy": "steps",
     "save_steps": 50,
     "save_total_limit": 1,
@@ -81,9 +80,7 @@ def trainer_config(
     own |= {"use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu}  # without `use_cpu`, Accelerate takes one process
     values = DEFAULTS | own | options
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # TRL's own default uses a name that transformers renames
-            config = kind(**values)
+        config = kind(**values)
         if (
             not config.learning_rate > 0
             or not config.num_train_epochs > 0

@@ -1,0 +1,158 @@
+"""What a report says about a run: whether it helped, whether its reward was gamed, and whether training was healthy.
+
+Each check returns a sentence where it sees a problem; the verdict of a run that did not help gives the first of them.
+"""
+
+from train.report.run_data import Round, RunData
+
+FEW_PAIRS, FEW_STEPS = 50, 20
+UNLABELLED = (
+    "The held-out turns have no labels. The reward is what the rewriter was trained on; that it rises is not "
+    "accuracy. Label some hundred turns (`relevant` or `answers`) to measure that."
+)
+
+
+def verdict(run: RunData) -> list[str]:
+    """The verdict, a sentence or two: the first tells whether the run helped, with a 95% interval."""
+    final, baseline, measure = run.final, run.baseline, run.measure
+    if not run.metrics:
+        last = run.stages[-1].name if run.stages else None
+        return [f"No evaluation yet: the run ends at `{last}`." if last else "No stage is complete yet."]
+    if final is None or baseline is None or measure is None:
+        return ["Nothing was trained, or nothing was measured: the table below compares the systems of the run."]
+    row = run.comparison(final, baseline, measure)
+    systems = run.metrics["systems"]
+    if row is None:
+        return [f"`{final}` and `{baseline}` were not measured on the same turns; see the table below."]
+    turns = sum(measure in line for line in run.per_turn[final].values())
+    change = (
+        f"{measure} {number(systems[baseline][measure])} → {number(systems[final][measure])} "
+        f"({row['difference']:+.3f}, 95% {row['low']:+.3f} to {row['high']:+.3f}) over {turns} held-out turns"
+    )
+    if measure != "EM" and "EM" in systems[final] and "EM" in systems[baseline]:
+        change += f"; answers right {systems[baseline]['EM']:.0%} → {systems[final]['EM']:.0%}"
+    sentences = []
+    if row["low"] > 0:
+        sentences.append(f"Training helped: {change}.")
+    else:
+        outcome = "Training made it worse" if row["high"] < 0 else "Training made no clear difference"
+        sentences.append(f"{outcome}: {change}.")
+        problems = all_problems(run)
+        sentences.append(f"The likeliest reason: {problems[0]}" if problems else "No check below saw a reason.")
+    if measure == run.metrics.get("reward"):
+        sentences.append(UNLABELLED)
+    original = systems.get("original", {}).get(measure)
+    if baseline != "original" and original is not None:
+        relation = "above" if systems[final][measure] > original else "not above"
+        sentences.append(f"That is {relation} the question as it stands ({number(original)}).")
+    return sentences
+
+
+def number(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def all_problems(run: RunData) -> list[str]:
+    """Every problem that a check sees, the most telling first."""
+    problems = [problem for each in run.rounds for problem in data_problems(each)]
+    problems += filter(None, (training_problem(each, stage) for each in run.rounds for stage in each.logs))
+    return problems + gaming_problems(run)
+
+
+def data_problems(each: Round) -> list[str]:
+    """What is wrong with the data of a round: few pairs, ties, a generator that abstains, lists without a score."""
+    problems, where = [], f"in round {each.number} "
+    pairs, scores = each.counts.get("pairs"), each.counts.get("scores")
+    if pairs and pairs["total"] < FEW_PAIRS:
+        problems.append(f"{where}only {pairs['total']} pairs were left to learn from.")
+    ties = pairs["dropped"].get("tie", 0) if pairs else 0
+    if pairs and ties > 0.5 * pairs["turns"]:
+        problems.append(f"{where}the candidates of {ties} of {pairs['turns']} turns scored the same.")
+    if scores and scores.get("abstaining", 0) > 0.1 * scores["lists"]:
+        problems.append(
+            f"{where}the generator abstained from {scores['abstaining']} of {scores['lists']} document lists; an "
+            "abstention that it is sure of gives useless documents a high reward."
+        )
+    if scores and scores.get("unscored", 0) > 0.1 * scores["lists"]:
+        problems.append(f"{where}{scores['unscored']} of {scores['lists']} document lists have no score.")
+    hits = each.rewards.hits if each.rewards else {"chosen": []}
+    if len(hits["chosen"]) >= 20 and sum(hits["chosen"]) <= sum(hits["rejected"]):
+        problems.append(
+            f"{where}the chosen rewrites find a relevant document no more often than the rejected ones: the reward "
+            "does not tell good documents from bad ones here."
+        )
+    return problems
+
+
+def training_problem(each: Round, stage: str) -> str:
+    """What is wrong with the curves of a training stage; empty where they look healthy."""
+    entries = [entry for entry in each.logs[stage] if "loss" in entry]
+    where = f"round-{each.number}/{stage}: "
+    if not entries:
+        return where + "nothing was logged."
+    first, last = entries[0], entries[-1]
+    if last["step"] < FEW_STEPS:
+        return where + f"{last['step']} steps are too few to learn from."
+    if stage == "sft":
+        learned = last["loss"] < 0.95 * first["loss"]
+        return "" if learned else where + f"the loss did not fall ({first['loss']:.2f} to {last['loss']:.2f})."
+    margin, accuracy = last.get("rewards/margins", 0.0), last.get("rewards/accuracies", 0.0)
+    if margin <= 0 or accuracy < 0.55:
+        return where + f"the policy did not learn the preferences (margin {margin:.2f}, accuracy {accuracy:.2f})."
+    fall = first.get("logps/chosen", 0.0) - last.get("logps/chosen", 0.0)
+    if fall > 10:
+        return where + (
+            f"the chosen rewrites lost {fall:.0f} nats of log-probability: the policy moves away from both sides of "
+            "the pairs. Raise `dpo.beta`, lower `dpo.learning_rate`, or add `sft` to `dpo.loss_type`."
+        )
+    return ""
+
+
+def gaming_problems(run: RunData) -> list[str]:
+    """Signs that the final system raises its reward without retrieving better, each with what it usually means."""
+    final, baseline = run.final, run.baseline
+    if final is None or baseline is None or "queries" not in run.metrics:
+        return []
+    queries, systems, reward = run.metrics["queries"], run.metrics["systems"], run.metrics["reward"]
+    now, before, problems = queries[final], queries[baseline], []
+    rise = run.comparison(final, baseline, reward)
+    labelled = run.comparison(final, baseline, "MRR@10") or run.comparison(final, baseline, "EM")
+    if rise and labelled and rise["low"] > 0 and labelled["difference"] <= 0:
+        problems.append(
+            f"the reward rose ({rise['difference']:+.3f}) while {labelled['metric']} fell "
+            f"({labelled['difference']:+.3f}): the rewriter has learned to please the generator, not to find answers."
+        )
+    if now["words"] > 1.5 * before["words"] + 2:
+        problems.append(
+            f"queries grew from {before['words']:.1f} to {now['words']:.1f} words: long queries match more documents "
+            "by chance. Lower `rewriter.max_new_tokens`, or raise `dpo.beta`."
+        )
+    if now["answer_words"] > before["answer_words"] + 0.05:
+        problems.append(
+            f"{now['answer_words']:.0%} of the query words are in the answer and not in the conversation (before: "
+            f"{before['answer_words']:.0%}): the rewriter guesses answers, which retrieves well and reads wrong."
+        )
+    elif now["new_words"] > before["new_words"] + 0.15:
+        problems.append(
+            f"{now['new_words']:.0%} of the query words are not in the conversation (before: "
+            f"{before['new_words']:.0%}): the rewriter adds what nobody said."
+        )
+    if now["repeated_words"] > before["repeated_words"] + 0.1:
+        problems.append(
+            f"{now['repeated_words']:.0%} of the query words are repeated (before: {before['repeated_words']:.0%}): "
+            "repetition raises BM25 scores of single words."
+        )
+    if now["same_as_question"] > max(0.8, before["same_as_question"] + 0.2):
+        problems.append(f"{now['same_as_question']:.0%} of the queries equal the question: it has learned to copy.")
+    if now["distinct"] < 0.8 * before["distinct"]:
+        problems.append(
+            f"only {now['distinct']:.0%} of the queries are distinct (before: {before['distinct']:.0%}): the policy "
+            "collapsed to a few queries."
+        )
+    shuffled, value = run.metrics.get("shuffled_reward"), systems[final].get(reward)
+    if shuffled is not None and value and shuffled > 0.5 * value:
+        problems.append(
+            f"documents of other conversations have a reward of {shuffled:.3f}, and the retrieved ones {value:.3f}: "
+            "the generator is surer with any document, so the reward tells little about these."
+        )
+    return problems

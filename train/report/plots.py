@@ -1,0 +1,141 @@
+"""The plots of a report, as inline SVG that takes the text colour of the page."""
+
+import html
+import io
+import re
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from train.report.run_data import Rewards
+
+INK = "#010203"  # stands for the page's text colour
+COLORS = ("#3f7fc1", "#d07a26", "#3c9a63", "#8f6cc0", "#c0517a", "#7a828c", "#9a8a2e")
+STYLE = {
+    "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "text.color": INK, "axes.edgecolor": INK,
+    "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.spines.top": False, "axes.titlesize": 10,
+    "axes.spines.right": False, "legend.frameon": False, "axes.titlelocation": "left", "axes.linewidth": 0.6,
+}  # fmt: skip
+
+
+def svg_of(figure: Figure, label: str) -> str:
+    """A figure as SVG for a page: text stays text, `label` is its text alternative."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    svg = re.sub(r'<g id="[^"]*">', "<g>", svg)  # ids of groups repeat from plot to plot
+    svg = re.sub(r'(width|height)="[\d.]+pt"', "", svg, count=2)  # as wide as the page allows
+    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}"', 1)
+
+
+def plain(text: str) -> str:
+    """A text in a plot: `$` would begin a formula."""
+    return text.replace("$", r"\$")
+
+
+def new_figure(columns: int = 1, height: float = 2.6) -> tuple[Figure, list]:
+    figure = Figure(figsize=(3.6 * columns if columns > 1 else 6.4, height), layout="constrained")
+    return figure, list(np.ravel(figure.subplots(1, columns)))
+
+
+def plot_systems(metrics: Mapping[str, Any], measures: Sequence[str]) -> str:
+    """Means of the systems with their 95% intervals, one panel per measure."""
+    with rc_context(STYLE):
+        names = list(metrics["systems"])
+        figure, panels = new_figure(max(1, len(measures)), 0.9 + 0.28 * len(names))
+        for panel, measure in zip(panels, measures, strict=True):
+            for row, name in enumerate(names):
+                interval = metrics["intervals"].get(name, {}).get(measure)
+                value = metrics["systems"][name].get(measure)
+                if interval is None or value is None:
+                    continue
+                color = COLORS[0] if name in ("sft", "dpo") or name.startswith("dpo-") else COLORS[5]
+                panel.plot(interval, [row, row], color=color, linewidth=2)
+                panel.plot([value], [row], "o", color=color)
+            panel.set_yticks(range(len(names)), names if panel is panels[0] else [""] * len(names))
+            panel.invert_yaxis()
+            panel.set_title(plain(measure))
+        return svg_of(figure, f"{', '.join(measures)} of the systems with 95% intervals; the values are in the table")
+
+
+def plot_parts(parts: Mapping[str, Mapping[str, Any]], systems: Sequence[str], measure: str, label: str) -> str:
+    """Means of some systems for each part of the turns; the part's number of turns stands below its name."""
+    with rc_context(STYLE):
+        figure, (panel,) = new_figure()
+        width = 0.8 / max(1, len(systems))
+        for i, system in enumerate(systems):
+            values = [part[system].get(measure) or 0.0 for part in parts.values()]
+            places = np.arange(len(parts)) + (i - (len(systems) - 1) / 2) * width
+            panel.bar(places, values, width * 0.9, label=system, color=COLORS[i % len(COLORS)])
+        panel.set_xticks(range(len(parts)), [f"{plain(name)}\n{part['turns']} turns" for name, part in parts.items()])
+        panel.set_title(plain(f"{measure} by {label}"))
+        figure.legend(loc="outside right upper")
+        return svg_of(figure, f"{measure} by {label} for {', '.join(systems)}")
+
+
+def plot_rewards(rewards: Rewards) -> str:
+    """Histograms of scores and gaps, with the smallest gap that is kept."""
+    with rc_context(STYLE):
+        figure, (scores, gaps) = new_figure(2)
+        scores.hist(rewards.scores, bins=40, color=COLORS[0])
+        scores.set(title="scores of the candidates", ylabel="candidates")
+        gaps.hist(rewards.gaps, bins=40, color=COLORS[0])
+        gaps.set(title="gap between best and worst", ylabel="turns")
+        if rewards.smallest_kept is not None:
+            gaps.axvline(rewards.smallest_kept, color=COLORS[1], linestyle="--")
+            gaps.text(rewards.smallest_kept, gaps.get_ylim()[1], " kept →", va="top", color=COLORS[1])
+        return svg_of(figure, "histograms of the scores of all candidates and of the gaps between best and worst")
+
+
+def plot_ranks(rewards: Rewards) -> str:
+    """The rewards of candidates by the rank of the first relevant document that they retrieve."""
+    with rc_context(STYLE):
+        ranks = sorted(rank for rank in rewards.by_rank if rank) + [rank for rank in rewards.by_rank if not rank]
+        figure, (panel,) = new_figure()
+        boxes = panel.boxplot(
+            [rewards.by_rank[rank] for rank in ranks], showfliers=False, patch_artist=True, medianprops={"color": INK}
+        )
+        for box in boxes["boxes"]:
+            box.set(facecolor=COLORS[0], edgecolor=INK, alpha=0.7)
+        labels = [f"{rank or 'none'}\n{len(rewards.by_rank[rank])}" for rank in ranks]
+        panel.set_xticks(range(1, len(ranks) + 1), labels)
+        panel.set(title="reward by rank of the first relevant document", xlabel="rank, and number of candidates")
+        means = ", ".join(f"{rank or 'none'}: {fmean(rewards.by_rank[rank]):.3f}" for rank in ranks)
+        return svg_of(figure, f"reward by rank of the first relevant document; means {means}")
+
+
+def plot_curves(entries: Sequence[Mapping[str, Any]], panels: Mapping[str, Mapping[str, str]], label: str) -> str:
+    """Training curves.
+
+    Args:
+        entries: of TRL's log.
+        panels: title -> key of the log -> name of the curve.
+        label: of the whole.
+    """
+    with rc_context(STYLE):
+        figure, axes = new_figure(len(panels), 2.2)
+        for axis, (title, curves) in zip(axes, panels.items(), strict=True):
+            for color, (key, name) in zip(COLORS, curves.items(), strict=False):
+                points = [(entry["step"], entry[key]) for entry in entries if key in entry and "loss" in entry]
+                axis.plot(*zip(*points, strict=True), color=color, label=name)
+            axis.set(title=title, xlabel="step")
+            if len(curves) > 1:
+                axis.legend()
+        return svg_of(figure, label)
+
+
+def plot_lengths(lengths: Mapping[str, Sequence[int]]) -> str:
+    """Words of the chosen and the rejected rewrites."""
+    with rc_context(STYLE):
+        figure, (panel,) = new_figure(height=2.2)
+        longest = max(map(max, lengths.values()))
+        bins = np.arange(0, longest + 2, max(1, longest // 30))
+        panel.hist(list(lengths.values()), bins=bins, label=list(lengths), color=COLORS[:2])
+        panel.set(title="words of the rewrites in the pairs", ylabel="pairs")
+        panel.legend()
+        return svg_of(figure, "words of the chosen and of the rejected rewrites")

@@ -1,0 +1,94 @@
+"""A run: its settings, its data sets, and what its stages share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from core.artifacts import read_json
+from core.data_sources import DataSource, data_sources
+from core.distributed import process, wait_for_all
+from core.model_spec import ModelSpec, generator_spec, rewriter_spec
+from core.schema import validate
+from core.settings import Settings
+from retrieval.collection import Collection, open_collections
+from rewriter.conversations import TurnSet, load_turns
+from train.pool import make_pools
+from train.report.page import ReportInput
+from train.report.run_data import load_run
+from train.tiny.world import make_quickstart_data
+
+RUN_FILE = "run.json"  # the command and the settings of a run, for its report
+
+
+@dataclass
+class Run:
+    """A run: its settings, its data sets, and what its stages share, loaded when it is first used."""
+
+    settings: Settings
+    sources: Sequence[DataSource]
+
+    @property
+    def path(self) -> Path:
+        return self.settings.run.path
+
+    @cached_property
+    def train_turns(self) -> TurnSet:
+        return load_turns(self.sources, "train", self.settings.run.limit)
+
+    @cached_property
+    def test_turns(self) -> TurnSet:
+        return load_turns(self.sources, self.settings.data.evaluate_on, self.settings.run.limit)
+
+    @cached_property
+    def collections(self) -> dict[str, Collection]:
+        return open_collections(self.sources, self.settings.retrieval.cache, self.settings.data.on_bad)
+
+    @property
+    def base(self) -> ModelSpec:
+        return rewriter_spec(self.settings.rewriter)
+
+    @property
+    def generator(self) -> ModelSpec:
+        return generator_spec(self.settings.generator, self.settings.rewriter)
+
+    def trained(self, stage: str) -> ModelSpec:
+        """The rewriter that a training stage made."""
+        return replace(self.base, adapter=str(self.path / stage / "adapter"))
+
+
+def prepare_data(settings: Settings) -> list[DataSource]:
+    """The data sets of a run; makes the tiny world and the pooled collections where the settings ask for them.
+
+    Raises:
+        InputError: a file or collection is missing or not usable.
+    """
+    data, run_dir = settings.data, settings.run.path
+    if data.format == "tiny_world" and process()[0] == 0:
+        make_quickstart_data(run_dir / "data", data.world_seed)
+    wait_for_all()
+    sources = data_sources(data, run_dir)
+    for source in sources:
+        source.check_corpus()
+    return make_pools(sources, data.pool, settings.run.limit, settings.retrieval, run_dir) if data.pool else sources
+
+
+def load_finished_run(run_dir: Path) -> ReportInput:
+    """A run for its report, from its folder.
+
+    Raises:
+        InputError: the folder holds no run, or the data files of the run are missing.
+    """
+    values = read_json(run_dir / RUN_FILE, "command", "settings")
+    settings = validate(Settings, values["settings"])
+    settings.run.dir = str(run_dir)  # it may have moved
+    return report_input(Run(settings, prepare_data(settings)), values["command"])
+
+
+def report_input(run: Run, command: str) -> ReportInput:
+    """What the report of a run reads."""
+    train = run.train_turns.by_id if (run.path / "round-1/scores/manifest.json").exists() else {}
+    data = load_run(run.path, run.settings, command, train)
+    if not data.metrics:
+        return ReportInput(data, train, {}, {})
+    return ReportInput(data, train, run.test_turns.by_id, run.collections)
