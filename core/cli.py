@@ -119,8 +119,9 @@ class Parser(argparse.ArgumentParser):
 def build_parser(kind: type, description: str | None, usage: str | None = None) -> Parser:
     """A parser with a flag for each field of a dataclass, and `--section.key` for those of the dataclasses in it.
 
-    Of the dataclass itself, a `bool` is a switch and a list takes several values, which with
-    `metadata={"positional": True}` come without a flag.
+    A `_` at the end of a name keeps it apart from Python's own words; the flag is without it. Of the dataclass itself,
+    a `bool` is a switch and a list takes several values, which with `metadata={"positional": True}` come without a
+    flag.
     """
     parser = Parser(description, usage)
     for section, settings in groupby(settings_of(kind), key=attrgetter("section")):
@@ -133,7 +134,10 @@ def build_parser(kind: type, description: str | None, usage: str | None = None) 
             options |= {"action": "store_true"} if base is bool else {"metavar": setting.name.split(".")[-1].upper()}
             default = f"; default {setting.default}" if setting.default else ""
             text = f"{setting.help} ({describe(setting.type)}{default})".replace("%", "%%")
-            group.add_argument(setting.name if setting.positional else f"--{setting.name}", help=text, **options)
+            if not setting.positional and setting.name.endswith("_"):
+                options["dest"] = setting.name
+            flag = setting.name if setting.positional else f"--{setting.name.rstrip('_')}"
+            group.add_argument(flag, help=text, **options)
     return parser
 
 

@@ -125,7 +125,8 @@ def type_at(kind: Any, path: Sequence[str | int], place: str = "") -> Any:
 
 def name_of(path: Sequence[str | int]) -> str:
     """A setting's full name, such as `rewriter.examples[0].rewrite`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return name.removeprefix(".").rstrip("_")
 
 
 @cache

@@ -94,6 +94,7 @@ def main(argv: list[str] | None = None) -> None:
     flags = parse_flags(RewriterFlags, __doc__, argv)
     options, turns = rewriter_options(flags), read_turns(flags.input) if flags.input else []
 
+    from rewriter.chat import converse
     from rewriter.rewriter import Rewriter
 
     rewriter = Rewriter.from_settings(options)
@@ -116,23 +117,6 @@ def query_lines(rewriter: "Rewriter", turns: Sequence[Turn], n: int) -> Iterator
                 values = {"query": queries[0]} if n == 1 else {"queries": queries}
                 yield json.dumps({"id": turn.id, **values}, ensure_ascii=False) + "\n"
             progress.advance(len(batch))
-
-
-def converse(rewriter: "Rewriter", n: int) -> None:
-    """Ask for questions and answers, and print what to search, until a question is empty."""
-    history: list[dict[str, str]] = []
-    sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-    print("Ask; then give the assistant's answer, for the next question to refer to. An empty question ends.")
-    try:
-        while question := input("question: ").strip():
-            for query in rewriter.rewrite(history, question, n):
-                print(f"query:    {query}")
-            history += [
-                {"role": "user", "content": question},
-                {"role": "assistant", "content": input("answer:   ").strip()},
-            ]
-    except EOFError:
-        print()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 from core.artifacts import read_json
 from core.data_sources import DataSource, data_sources
 from core.distributed import process, wait_for_all
+from core.errors import InputError
 from core.model_spec import ModelSpec, generator_spec, rewriter_spec
 from core.schema import validate
 from core.settings import Settings
@@ -73,16 +74,18 @@ def prepare_data(settings: Settings) -> list[DataSource]:
     return make_pools(sources, data.pool, settings.run.limit, settings.retrieval, run_dir) if data.pool else sources
 
 
-def load_finished_run(run_dir: Path) -> ReportInput:
-    """A run for its report, from its folder.
+def load_run_folder(run_dir: Path) -> tuple[Run, str]:
+    """A run that train/dpo.py made, and the command that made it.
 
     Raises:
         InputError: the folder holds no run, or the data files of the run are missing.
     """
+    if not (run_dir / RUN_FILE).exists():
+        raise InputError(f"{run_dir} is no run folder: there is no {RUN_FILE} in it; train/dpo.py writes it.")
     values = read_json(run_dir / RUN_FILE, "command", "settings")
     settings = validate(Settings, values["settings"])
     settings.run.dir = str(run_dir)  # it may have moved
-    return report_input(Run(settings, prepare_data(settings)), values["command"])
+    return Run(settings, prepare_data(settings)), values["command"]
 
 
 def report_input(run: Run, command: str) -> ReportInput:

@@ -35,9 +35,9 @@ def main(argv: list[str] | None = None) -> None:
     flags = parse_flags(ReportFlags, __doc__, argv)
     set_up_logging()
     from train.report.page import write_report
-    from train.run import load_finished_run
+    from train.run import load_run_folder, report_input
 
-    inputs = [load_finished_run(run) for run in flags.runs]
+    inputs = [report_input(*load_run_folder(run)) for run in flags.runs]
     examples = flags.examples
     if examples is None:  # the most careful of the runs decides
         examples = min(each.run.settings.report.examples for each in inputs)

@@ -1,0 +1,36 @@
+"""A conversation at a prompt: questions in, queries out."""
+
+import sys
+from collections.abc import Callable, Iterable
+
+from rewriter.rewriter import Rewriter
+
+
+def printable(text: str) -> str:
+    """A text for a terminal: control characters become spaces."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def converse(rewriter: Rewriter, n: int, lines_of: Callable[[str], Iterable[str]] = lambda query: ()) -> None:
+    """Ask for questions and answers, and print what to search, until a question is empty.
+
+    Args:
+        rewriter: the rewriter.
+        n: queries per question: 1 for the most likely one, more for samples.
+        lines_of: lines to print below a query.
+    """
+    history: list[dict[str, str]] = []
+    sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+    print("Ask; then give the assistant's answer, for the next question to refer to. An empty question ends.")
+    try:
+        while question := input("question: ").strip():
+            for query in rewriter.rewrite(history, question, n):
+                print(f"query:    {printable(query)}")
+                for line in lines_of(query):
+                    print(f"          {printable(line)}")
+            history += [
+                {"role": "user", "content": question},
+                {"role": "assistant", "content": input("answer:   ").strip()},
+            ]
+    except EOFError:
+        print()

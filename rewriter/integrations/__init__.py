@@ -1,0 +1,1 @@
+"""The rewriter as a component of Haystack and as a runnable of LangChain. Each module needs its own library."""

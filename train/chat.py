@@ -1,0 +1,63 @@
+"""Chat with a trained rewriter, and see what its queries retrieve from the collection of the run.
+
+    python -m train.chat runs/quickstart
+    python -m train.chat runs/smollm2 --dataset fiqa --documents 5
+
+`python -m rewriter RUN` does the same without documents.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from core.cli import parse_flags, run_command
+from core.errors import InputError, nearest
+from core.progress import set_up_logging
+from core.schema import Positive, Validated
+
+LONGEST = 200  # characters of a document
+
+
+@dataclass(kw_only=True)
+class ChatFlags(Validated):
+    """Flags of the command.
+
+    Args:
+        run: run folder.
+        documents: documents to show for each query.
+        dataset: name of a set in `data.sets` whose collection is searched; the first one when not given.
+        n: queries per question: 1 for the most likely one, more for samples.
+    """
+
+    run: Path = field(metadata={"positional": True})
+    documents: Positive = 3
+    dataset: str | None = None
+    n: Positive = 1
+
+
+def main(argv: list[str] | None = None) -> None:
+    flags = parse_flags(ChatFlags, __doc__, argv)
+    set_up_logging()
+    from retrieval.engines import PerDatasetRetriever
+    from rewriter.chat import converse
+    from rewriter.rewriter import Rewriter
+    from train.run import load_run_folder
+
+    run, _ = load_run_folder(flags.run)
+    collections = run.collections
+    dataset = next(iter(collections)) if flags.dataset is None else flags.dataset
+    if dataset not in collections:
+        raise InputError(f"`--dataset {dataset}`: {nearest(dataset, list(collections))}")
+    retriever = PerDatasetRetriever(run.settings.retrieval, collections)
+
+    def documents_of(query: str) -> Iterator[str]:
+        (hits,) = retriever.search([(dataset, query)], flags.documents)
+        texts = collections[dataset].contents([hit.doc for hit in hits])
+        for number, (hit, text) in enumerate(zip(hits, texts, strict=True), 1):
+            yield f"{number}. [{hit.doc}] {text[:LONGEST]}{' …' if len(text) > LONGEST else ''}"
+
+    converse(Rewriter.from_pretrained(flags.run), flags.n, documents_of)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,100 @@
+"""Writing the exports of `train.export`, and uploading them."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+from core.errors import InputError, first_line
+from core.progress import log
+from core.settings import RewriterSettings
+from rewriter.adapter_settings import load_adapter_settings, save_adapter_settings
+from train.export.__main__ import ExportFlags
+from train.export.cards import model_card, pairs_card
+from train.report.run_data import RunData, load_run
+from train.run import load_run_folder
+
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "rewriter.json", "*token*", "*.jinja", "vocab*",
+                 "merges*")  # fmt: skip
+
+
+def export_run(flags: ExportFlags) -> None:
+    """Write the export, and upload it where the flags say so.
+
+    Raises:
+        InputError: the run has no adapter or no pairs, or the Hub refuses the upload.
+    """
+    run, command = load_run_folder(flags.run)
+    data = load_run(run.path, run.settings, command, run.train_turns.by_id)
+    if flags.pairs:
+        write_pairs(data, flags.pairs)
+        if flags.push_to_hub:
+            log.warning("the pairs contain the conversations that they were made from; make sure you may share them.")
+            upload(flags.pairs, flags.push_to_hub, "dataset")
+        return
+    adapter = flags.run / "adapter"
+    options = load_adapter_settings(adapter) if adapter.is_dir() else None
+    if options is None:
+        raise InputError(f"{flags.run} has no adapter yet; complete its `dpo` stage first.")
+    if flags.merged:
+        write_merged(data, options, flags.merged)
+        if flags.push_to_hub:
+            upload(flags.merged, flags.push_to_hub, "model")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for pattern in ADAPTER_FILES:
+            for file in adapter.glob(pattern):
+                shutil.copy(file, folder)
+        model_card(data, options, adapter=True).save(Path(folder) / "README.md")
+        upload(Path(folder), flags.push_to_hub, "model")
+
+
+def write_merged(data: RunData, options: RewriterSettings, folder: Path) -> None:
+    """Write the base model with the adapter merged into it, its tokenizer, `rewriter.json` and a card."""
+    from core.model_spec import rewriter_spec  # an upload needs no torch
+
+    lm = rewriter_spec(options).load()
+    lm.model.merge_and_unload().save_pretrained(folder)
+    lm.tokenizer.save_pretrained(folder)
+    save_adapter_settings(folder, options)
+    model_card(data, options, adapter=False).save(folder / "README.md")
+    log.info("merged model -> %s", folder)
+
+
+def write_pairs(data: RunData, folder: Path) -> None:
+    """Write the pairs of all rounds as JSONL files, and a card.
+
+    Raises:
+        InputError: no round has pairs yet.
+    """
+    rounds = [each.number for each in data.rounds if "pairs" in each.counts]
+    if not rounds:
+        raise InputError(f"{data.path} has no pairs yet; complete its `pairs` stage first.")
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in rounds:
+        shutil.copy(data.path / f"round-{number}/pairs/records.jsonl", folder / f"round-{number}.jsonl")
+    pairs_card(data, rounds).save(folder / "README.md")
+    log.info("pairs of %d rounds -> %s; they contain the conversations that they were made from", len(rounds), folder)
+
+
+def upload(folder: Path, name: str, kind: str) -> None:
+    """Upload a folder to a repository of the Hub, which is made, private, where there is none.
+
+    Args:
+        folder: what to upload.
+        name: Hub id.
+        kind: `model` or `dataset`.
+
+    Raises:
+        InputError: the id is not valid, or the Hub refuses.
+    """
+    hub = HfApi()
+    try:
+        hub.create_repo(name, private=True, repo_type=kind, exist_ok=True)
+        url = hub.upload_folder(repo_id=name, folder_path=folder, repo_type=kind)
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        hint = "; log in with `hf auth login`" if "401" in str(error) else ""
+        raise InputError(f"`--push_to_hub {name}`: {first_line(error)}{hint}") from error
+    log.info("uploaded -> %s", url)
