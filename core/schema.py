@@ -61,7 +61,7 @@ def settings_of(section: type, prefix: str = "") -> Iterator[Setting]:
             continue
         value = field.default if field.default_factory is MISSING else field.default_factory()
         text = "" if value in (MISSING, None, "", [], {}) else value
-        default = text if isinstance(text, str) else json.dumps(text)
+        default = str(text) if isinstance(text, str | Path) else json.dumps(text)
         yield Setting(name, section, kind, default, helps[field.name], field.metadata.get("positional", False))
 
 

@@ -121,3 +121,26 @@ def adapters(random_llama, tmp_path_factory) -> dict[str, str]:
         folders[name] = str(tmp_path_factory.mktemp(name))
         get_peft_model(load_language_model(str(random_llama)).model, config).save_pretrained(folders[name])
     return folders
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory) -> Path:
+    """A small run of train/dpo.py on the tiny world, with markup in a question and in some documents."""
+    from train.dpo import main
+    from train.tiny.world import make_quickstart_data
+
+    folder = tmp_path_factory.mktemp("finished")
+    make_quickstart_data(folder / "data")
+    for name in ("train", "test", "corpus"):
+        path = folder / "data" / f"{name}.jsonl"
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        if name == "corpus":
+            for record in records[::5]:
+                record["text"] += " <script>document.title = 'hacked'</script>"
+        if name == "test":
+            records[0]["question"] += " <img src=x onerror=alert(1)>"
+        write_lines(path, records)
+    files = [f"--data.{name}={folder / 'data' / name}.jsonl" for name in ("train", "test", "corpus")]
+    config = ["--config", ROOT / "configs/quickstart.yaml", "--rewriter.model", ROOT / "configs/tiny-model"]
+    call(main, *config, "--data.format", "records", *files, "--run.dir", folder / "run", *QUICK)
+    return folder / "run"

@@ -57,8 +57,8 @@ def model_card(data: RunData, options: RewriterSettings, adapter: bool) -> Model
     if options.query == "joined":
         searched = f"search the question {options.question_weight} times and then the answer"
     return ModelCard.from_template(
-        metadata, template_path=FOLDER / "model_card.md", adapter=adapter, verdict=" ".join(verdict(data)), history=json.dumps(SAMPLE[0]),
-        question=SAMPLE[1], max_new_tokens=options.max_new_tokens, query=searched,
+        metadata, template_path=FOLDER / "model_card.md", adapter=adapter, verdict=" ".join(verdict(data)),
+        history=json.dumps(SAMPLE[0]), question=SAMPLE[1], max_new_tokens=options.max_new_tokens, query=searched,
         messages=json.dumps(prompt, indent=2),
         base=f", an adapter for `{base}`" if adapter and base else "", training=training_of(data),
         results=results_of(data), licence=f" ({licence})" if licence else "",
@@ -92,9 +92,7 @@ def results_of(data: RunData) -> str:
         [name, *(cell(values.get(m), intervals[name].get(m)) for m in measures)] for name, values in systems.items()
     ]
     table = markdown_table(["system", *measures], rows)
-    return f"{data.metrics['turns']['total']} held-out turns; 95% intervals.
-
-{table}"
+    return f"{data.metrics['turns']['total']} held-out turns; 95% intervals.\n\n{table}"
 
 
 def cell(value: float | None, interval: list[float] | None) -> str:

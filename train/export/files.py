@@ -16,6 +16,7 @@ from train.export.cards import model_card, pairs_card
 from train.report.run_data import RunData, load_run
 from train.run import load_run_folder
 
+HUB = None  # the Hub's address; None for that of the environment (HF_ENDPOINT)
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "rewriter.json", "*token*", "*.jinja", "vocab*",
                  "merges*")  # fmt: skip
 
@@ -90,7 +91,7 @@ def upload(folder: Path, name: str, kind: str) -> None:
     Raises:
         InputError: the id is not valid, or the Hub refuses.
     """
-    hub = HfApi()
+    hub = HfApi(endpoint=HUB)
     try:
         hub.create_repo(name, private=True, repo_type=kind, exist_ok=True)
         url = hub.upload_folder(repo_id=name, folder_path=folder, repo_type=kind)

@@ -115,14 +115,14 @@ def flow_rows(each: Round) -> list[tuple[str, int, str]]:
     rows = []
     if "candidates" in counts:
         c = counts["candidates"]
-        merged, cut = c.get("merged", 0), c.get("cut", 0)
-        notes = [f"{merged} samples equal another one" if merged else "", f"{cut} samples were cut" if cut else ""]
+        labels = {"merged": "samples equal to another", "cut": "samples cut at the limit"}
+        notes = [f"{label}: {c[name]}" for name, label in labels.items() if c.get(name)]
         rows.append(("turns", c["total"], reasons(c.get("reasons", {}))))
-        rows.append(("candidates", c.get("distinct", 0), ", ".join(filter(None, notes))))
+        rows.append(("candidates", c["distinct"], ", ".join(notes)))
     if "rankings" in counts:
         c = counts["rankings"]
-        note = f"{c['empty']} candidates retrieve nothing" if c.get("empty") else ""
-        rows.append(("distinct document lists", c.get("distinct", 0), note))
+        note = f"candidates that retrieve nothing: {c['empty']}" if c.get("empty") else ""
+        rows.append(("distinct document lists", c["distinct"], note))
     if "scores" in counts:
         c = counts["scores"]
         rows.append(("scored", c["lists"] - c["unscored"], reasons(c.get("reasons", {}))))
@@ -142,11 +142,12 @@ def reasons(counts: Mapping[str, int], before: str = "dropped: ") -> str:
 def reward_view(each: Round) -> dict[str, Any]:
     """The rewards of a round: plots and shares."""
     rewards = each.rewards
+    drawn = [Markup(plots.plot_rewards(rewards))] if rewards.scores else []
+    drawn += [Markup(plots.plot_ranks(rewards))] if len(rewards.by_rank) > 1 else []
     hits = {side: (sum(found), len(found)) for side, found in rewards.hits.items() if found}
     return {
         "round": each.number,
-        "plot": Markup(plots.plot_rewards(rewards)) if rewards.scores else "",
-        "ranks": Markup(plots.plot_ranks(rewards)) if len(rewards.by_rank) > 1 else "",
+        "plots": drawn,
         "hits": hits,
         "abstaining": rewards.abstaining,
         "lists": rewards.lists,

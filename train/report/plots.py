@@ -29,8 +29,10 @@ def svg_of(figure: Figure, label: str) -> str:
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
     svg = re.sub(r'<g id="[^"]*">', "<g>", svg)  # ids of groups repeat from plot to plot
-    svg = re.sub(r'(width|height)="[\d.]+pt"', "", svg, count=2)  # as wide as the page allows
-    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}"', 1)
+    svg = re.sub(r'(width|height)="[\d.]+pt"', "", svg, count=2)
+    width = figure.get_figwidth()  # texts of all plots are of one size, and narrow screens scroll
+    size = f"width: {5.1 * width:.1f}rem; min-width: {3.4 * width:.1f}rem"
+    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}" style="{size}"', 1)
 
 
 def plain(text: str) -> str:
@@ -74,7 +76,7 @@ def plot_parts(parts: Mapping[str, Mapping[str, Any]], systems: Sequence[str], m
             panel.bar(places, values, width * 0.9, label=system, color=COLORS[i % len(COLORS)])
         panel.set_xticks(range(len(parts)), [f"{plain(name)}\n{part['turns']} turns" for name, part in parts.items()])
         panel.set_title(plain(f"{measure} by {label}"))
-        figure.legend(loc="outside right upper")
+        figure.legend(loc="outside lower center", ncols=4)
         return svg_of(figure, f"{measure} by {label} for {', '.join(systems)}")
 
 
