@@ -157,11 +157,13 @@ class TrainSettings(Validated):
         rounds: number of rounds; each samples candidates from the rewriter of the round before. 1 is offline DPO.
         learn_from: pairs that the DPO of a later round learns from: those of `all` rounds so far, or the `last`.
         start_from: adapter that the DPO of a later round starts from: the `sft` adapter, or that of the `last` round.
+        report_to: trackers that training curves, counts and measures go to, all of a run to one run of the tracker.
     """
 
     rounds: Positive = 1
     learn_from: Literal["all", "last"] = "all"
     start_from: Literal["sft", "last"] = "sft"
+    report_to: list[Literal["tensorboard", "wandb"]] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)

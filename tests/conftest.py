@@ -142,5 +142,6 @@ def finished_run(tmp_path_factory) -> Path:
         write_lines(path, records)
     files = [f"--data.{name}={folder / 'data' / name}.jsonl" for name in ("train", "test", "corpus")]
     config = ["--config", ROOT / "configs/quickstart.yaml", "--rewriter.model", ROOT / "configs/tiny-model"]
-    call(main, *config, "--data.format", "records", *files, "--run.dir", folder / "run", *QUICK)
+    more = ["--data.format", "records", "--train.report_to", "[tensorboard]"]
+    call(main, *config, *more, *files, "--run.dir", folder / "run", *QUICK)
     return folder / "run"

@@ -92,10 +92,10 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        reply = {}
+        reply, address = {}, f"http://127.0.0.1:{self.server.server_port}/owner/name"
         if self.path == "/api/repos/create":
             self.server.created = json.loads(body)
-            reply = {"url": "http://hub/owner/name", "id": "owner/name"}
+            reply = {"url": address, "id": "owner/name"}
         elif "/preupload/" in self.path:
             names = [file["path"] for file in json.loads(body)["files"]]
             reply = {"files": [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]}
@@ -103,7 +103,11 @@ class Hub(BaseHTTPRequestHandler):
             for line in map(json.loads, body.splitlines()):
                 if line["key"] == "file":
                     self.server.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-            reply = {"success": True, "commitUrl": "http://hub/owner/name/commit/1", "commitOid": "1" * 40}
+            reply = {
+                "success": True,
+                "commitUrl": f"http://127.0.0.1:{self.server.server_port}/owner/name/commit/{'1' * 40}",
+                "commitOid": "1" * 40,
+            }
         self.answer(reply)
 
     def do_GET(self):

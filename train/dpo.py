@@ -9,7 +9,7 @@ order). This file also holds STAGE dpo (TRL's DPOTrainer on a LoRA adapter).
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ from core.settings import RewriterSettings, RunSettings
 from core.stages import Stage
 
 if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
     from core.model_spec import ModelSpec
 
 
@@ -34,6 +36,7 @@ def train_dpo(
     model: "ModelSpec",
     dpo: dict[str, Any],
     options: RewriterSettings,
+    callbacks: Sequence["TrainerCallback"] = (),
 ) -> Stage:
     """Complete the stage, from its last checkpoint if there is one; the adapter is in `<stage>/adapter`.
 
@@ -45,6 +48,7 @@ def train_dpo(
         model: that adapter on its base model.
         dpo: settings for TRL's `DPOConfig`.
         options: saved beside the adapter.
+        callbacks: added to the trainer.
 
     Raises:
         InputError: the reference is not a copy of the starting adapter, or the reward margin is not 0 at step 0.
@@ -90,6 +94,8 @@ def train_dpo(
     if checkpoint is None:
         trainer.add_callback(ZeroMarginCallback(name, config))
     add_progress(trainer, name)
+    for callback in callbacks:
+        trainer.add_callback(callback)
     trainer.train(resume_from_checkpoint=checkpoint)
     finish_training(trainer, stage, len(rows), options)
     wait_for_all()

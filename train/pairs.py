@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
+from statistics import fmean
 
 from core.distributed import process, wait_for_all
 from core.errors import InputError
@@ -133,7 +134,8 @@ def make_pairs(
             commonest = dropped.most_common(1)[0][0]
             raise InputError(f"no preference pair is left of {len(turns)} turns ({reasons}); {CURES[commonest]}.")
         stage.write(pairs)
-        stage.finish({"total": len(pairs), "turns": len(turns), "dropped": dict(dropped)})
+        mean_gap = fmean(pair.gap for pair in pairs)
+        stage.finish({"total": len(pairs), "turns": len(turns), "dropped": dict(dropped), "mean_gap": mean_gap})
         log.info(
             "%s: kept %d of %d turns (%s) -> %s", name, len(pairs), len(turns), reasons or "none dropped", stage.folder
         )

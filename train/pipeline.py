@@ -42,6 +42,7 @@ from train.policy import check_lora
 from train.report.page import write_report
 from train.run import RUN_FILE, Run, prepare_data, report_input
 from train.sft import train_sft
+from train.tracking import RunTracker, check_trackers
 from train.trainer_config import trainer_config
 
 EVALUATION, BACKUP = "evaluation", ".before"
@@ -96,14 +97,16 @@ def make_stage(run: Run, stage: str) -> Stage:
         )  # fmt: skip
     if name == "sft":
         return train_sft(
-            settings.run, stage, load("pairs", Pair), run.base, settings.sft, settings.lora, settings.rewriter
-        )
+            settings.run, stage, load("pairs", Pair), run.base, settings.sft, settings.lora, settings.rewriter,
+            run.callbacks(stage),
+        )  # fmt: skip
     first = 1 if settings.train.learn_from == "all" else number
     pairs = {f"round-{i}/pairs": load("pairs", Pair, i) for i in range(first, number + 1)}
     start = previous if number > 1 and settings.train.start_from == "last" else "round-1/sft"
     return train_dpo(
-        settings.run, stage, pairs, load_stage(run.path, start), run.trained(start), settings.dpo, settings.rewriter
-    )
+        settings.run, stage, pairs, load_stage(run.path, start), run.trained(start), settings.dpo, settings.rewriter,
+        run.callbacks(stage),
+    )  # fmt: skip
 
 
 def evaluate(run: Run) -> Stage:
@@ -131,6 +134,7 @@ def check_inputs(run: Run, stages: Sequence[str]) -> None:
         _ = run.train_turns
     if stages[-1] == EVALUATION:
         _ = run.test_turns
+    check_trackers(settings.train.report_to)
     for section, options in (("sft", settings.sft), ("dpo", settings.dpo)):
         trainer_config(section, options, settings.rewriter.dtype, settings.run.seed, run.path)
     kinds = {stage.split("/")[-1] for stage in stages}
@@ -226,8 +230,12 @@ def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None
     redo_from = stage_named(names, "redo_from", settings.run.redo_from)
     if redo_from:
         set_aside(run, names[names.index(redo_from) :])
+    tracker = run.tracker = RunTracker(run.path, settings.train.report_to)
     for name in stages:
-        make_stage(run, name)
+        tracker.log_stage(make_stage(run, name))
+    if stages[-1] == EVALUATION:
+        tracker.log(EVALUATION, read_json(run.path / EVALUATION / "metrics.json", "systems")["systems"])
+    tracker.finish()
     if process()[0] == 0:
         shutil.rmtree(run.path / BACKUP, ignore_errors=True)
         publish_adapter(run, names[-2])

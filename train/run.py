@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from transformers import TrainerCallback
+
 from core.artifacts import read_json
 from core.data_sources import DataSource, data_sources
 from core.distributed import process, wait_for_all
@@ -18,6 +20,7 @@ from train.pool import make_pools
 from train.report.page import ReportInput
 from train.report.run_data import load_run
 from train.tiny.world import make_quickstart_data
+from train.tracking import RunTracker
 
 RUN_FILE = "run.json"  # the command and the settings of a run, for its report
 
@@ -28,6 +31,7 @@ class Run:
 
     settings: Settings
     sources: Sequence[DataSource]
+    tracker: RunTracker | None = None
 
     @property
     def path(self) -> Path:
@@ -52,6 +56,10 @@ class Run:
     @property
     def generator(self) -> ModelSpec:
         return generator_spec(self.settings.generator, self.settings.rewriter)
+
+    def callbacks(self, stage: str) -> list[TrainerCallback]:
+        """What sends the curves of a training stage to the trackers."""
+        return [self.tracker.callback(stage)] if self.tracker else []
 
     def trained(self, stage: str) -> ModelSpec:
         """The rewriter that a training stage made."""

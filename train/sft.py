@@ -1,9 +1,11 @@
 """STAGE sft: warm the rewriter up on the highest-scoring rewrites (TRL's SFTTrainer, a LoRA adapter)."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
+from transformers import TrainerCallback
 from trl import SFTTrainer
 
 from core.distributed import lock_run_dir, wait_for_all
@@ -26,6 +28,7 @@ def train_sft(
     sft: dict[str, Any],
     lora: dict[str, Any],
     options: RewriterSettings,
+    callbacks: Sequence[TrainerCallback] = (),
 ) -> Stage:
     """Complete the stage, from its last checkpoint if there is one; the adapter is in `<stage>/adapter`.
 
@@ -37,6 +40,7 @@ def train_sft(
         sft: settings for TRL's `SFTConfig`.
         lora: settings for PEFT's `LoraConfig`.
         options: saved beside the adapter.
+        callbacks: added to the trainer.
     """
     settings = {"sft": sft, "lora": lora, "dtype": model.dtype, "seed": run.seed}
     stage = Stage(run.path, name, settings, {"pairs": pairs.identity, "model": model.fingerprint})
@@ -58,6 +62,8 @@ def train_sft(
     )
     check_batch(next(iter(trainer.get_train_dataloader())), name)
     add_progress(trainer, name)
+    for callback in callbacks:
+        trainer.add_callback(callback)
     trainer.train(resume_from_checkpoint=last_checkpoint(checkpoints))
     finish_training(trainer, stage, len(rows), options)
     wait_for_all()

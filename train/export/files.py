@@ -2,12 +2,15 @@
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
+import torch
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from core.errors import InputError, first_line
+from core.model_spec import rewriter_spec
 from core.progress import log
 from core.settings import RewriterSettings
 from rewriter.adapter_settings import load_adapter_settings, save_adapter_settings
@@ -54,10 +57,8 @@ def export_run(flags: ExportFlags) -> None:
 
 def write_merged(data: RunData, options: RewriterSettings, folder: Path) -> None:
     """Write the base model with the adapter merged into it, its tokenizer, `rewriter.json` and a card."""
-    from core.model_spec import rewriter_spec  # an upload needs no torch
-
-    lm = rewriter_spec(options).load()
-    lm.model.merge_and_unload().save_pretrained(folder)
+    lm = replace(rewriter_spec(options), dtype="float32").load()  # merges the adapter; 16 bits would round it first
+    lm.model.to(getattr(torch, options.dtype)).save_pretrained(folder)
     lm.tokenizer.save_pretrained(folder)
     save_adapter_settings(folder, options)
     model_card(data, options, adapter=False).save(folder / "README.md")

@@ -28,6 +28,7 @@ def svg_of(figure: Figure, label: str) -> str:
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*">', "<g>", svg)  # ids of groups repeat from plot to plot
     svg = re.sub(r'(width|height)="[\d.]+pt"', "", svg, count=2)
     width = figure.get_figwidth()  # texts of all plots are of one size, and narrow screens scroll

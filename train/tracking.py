@@ -1,0 +1,108 @@
+"""The figures of a run in TensorBoard and Weights & Biases, as they come: training curves, counts, gaps, measures.
+
+All stages of a run write to one run of the tracker: the folder `<run>/tensorboard`, or the W&B project
+`query-rewriter`. W&B reads its key and its mode from the environment (`WANDB_API_KEY`, `WANDB_MODE=offline`).
+"""
+
+import hashlib
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from accelerate.tracking import GeneralTracker, TensorBoardTracker, WandBTracker
+from transformers import TrainerCallback
+
+from core.distributed import process
+from core.errors import InputError
+from core.stages import Stage
+
+PROJECT = "query-rewriter"
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Make sure that the packages of the trackers are installed.
+
+    Raises:
+        InputError: one is not; names the setting and the package.
+    """
+    for name in names:
+        if find_spec(name) is None:
+            raise InputError(f"`train.report_to: {name}` needs its package; install it with pip install {name}.")
+
+
+class RunTracker:
+    """Sends figures to the trackers of `train.report_to`, on the first process.
+
+    Args:
+        run_dir: the run folder; its name is the name of the run.
+        names: `tensorboard`, `wandb`, both or none.
+    """
+
+    def __init__(self, run_dir: Path, names: Sequence[str]):
+        self.trackers: list[GeneralTracker] = []
+        if process()[0] != 0 or not names:
+            return
+        PartialState()  # the trackers ask it for the main process
+        run_dir.mkdir(parents=True, exist_ok=True)
+        if "tensorboard" in names:
+            self.trackers.append(TensorBoardTracker("tensorboard", logging_dir=run_dir))
+        if "wandb" in names:
+            identity = hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:16]  # a resumed run goes on
+            options = {"name": run_dir.name, "id": identity, "resume": "allow", "dir": str(run_dir)}
+            self.trackers.append(WandBTracker(PROJECT, **options))
+        for tracker in self.trackers:
+            tracker.start()
+
+    def log(self, stage: str, values: dict[str, Any], step: int | None = None) -> None:
+        """Send the numbers among some values of a stage.
+
+        Args:
+            stage: what stands before each name.
+            values: name -> value; nested ones get the names on the way, other than numbers are left out.
+            step: training step; None for figures of a whole stage.
+        """
+        numbers = {f"{stage}/{name}": float(value) for name, value in flatten(values)}
+        for tracker in self.trackers:
+            if tracker.name == "wandb":  # its steps must rise over all stages
+                tracker.log(numbers | ({f"{stage}/step": step} if step is not None else {}))
+            else:
+                tracker.log(numbers, step=step or 0)
+
+    def log_stage(self, stage: Stage) -> None:
+        """Send the counts of a complete stage, and its seconds."""
+        if self.trackers:
+            manifest = stage.manifest
+            self.log(stage.name, manifest["counts"] | {"seconds": manifest["seconds"]})
+
+    def callback(self, stage: str) -> TrainerCallback:
+        """A callback that sends what a trainer logs."""
+        return TrackerCallback(self, stage)
+
+    def finish(self) -> None:
+        """Close the trackers."""
+        for tracker in self.trackers:
+            tracker.finish()
+
+
+class TrackerCallback(TrainerCallback):
+    """Sends what a trainer logs to the trackers of the run."""
+
+    def __init__(self, tracker: RunTracker, stage: str):
+        self.tracker, self.stage = tracker, stage
+
+    def on_log(self, args, state, control, logs=None, **kwargs) -> None:
+        if "loss" in (logs or {}):
+            self.tracker.log(self.stage, logs, state.global_step)
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+    """The numbers in nested values, with the names on the way to each."""
+    numbers: list[tuple[str, float]] = []
+    for name, value in values.items():
+        if isinstance(value, dict):
+            numbers += flatten(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            numbers.append((prefix + name, value))
+    return numbers
