@@ -72,7 +72,7 @@ def users_cache(tmp_path_factory):
 def pytest_collection_modifyitems(items) -> None:
     """The files that take longest first, so that no process of several is left with one of them at the end."""
     longest = (
-        "test_run", "test_rounds", "test_processes", "test_compare", "test_qwen_config", "test_tiny_model",
+        "test_run", "test_rounds", "test_processes", "test_compare", "test_own_data_config", "test_tiny_model",
         "test_utility",
     )  # fmt: skip
     items.sort(key=lambda item: longest.index(item.path.stem) if item.path.stem in longest else len(longest))

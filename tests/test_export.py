@@ -139,7 +139,7 @@ def hub(monkeypatch):
 def test_an_upload(finished_run, hub, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_TOKEN", "planted-token")
     output = call(export, finished_run, "--push_to_hub", "owner/name")
-    assert hub.created["private"] and "uploaded -> " in output and "planted-token" not in output
+    assert hub.created["visibility"] == "private" and "uploaded -> " in output and "planted-token" not in output
     assert {"README.md", "adapter_config.json", "adapter_model.safetensors", "rewriter.json"} <= hub.files.keys()
     assert hub.files["adapter_model.safetensors"] == (finished_run / "adapter/adapter_model.safetensors").read_bytes()
     assert b"vllm serve BASE_MODEL --enable-lora" in hub.files["README.md"]

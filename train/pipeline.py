@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from core.artifacts import write_json
+from core.artifacts import read_json, write_json
 from core.batching import use_cores
 from core.data_sources import DataSource
 from core.distributed import lock_run_dir, process, wait_for_all
