@@ -24,6 +24,7 @@ from core.records import Turn
 from core.schema import Dtype, NonNegative, Positive, Validated
 from core.settings import RewriterSettings
 from rewriter.adapter_settings import load_adapter_settings
+from rewriter.chat import converse
 from rewriter.conversations import read_turns
 
 if TYPE_CHECKING:
@@ -94,7 +95,6 @@ def main(argv: list[str] | None = None) -> None:
     flags = parse_flags(RewriterFlags, __doc__, argv)
     options, turns = rewriter_options(flags), read_turns(flags.input) if flags.input else []
 
-    from rewriter.chat import converse
     from rewriter.rewriter import Rewriter
 
     rewriter = Rewriter.from_settings(options)

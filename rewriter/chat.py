@@ -2,8 +2,10 @@
 
 import sys
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-from rewriter.rewriter import Rewriter
+if TYPE_CHECKING:
+    from rewriter.rewriter import Rewriter
 
 
 def printable(text: str) -> str:
@@ -11,7 +13,7 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-def converse(rewriter: Rewriter, n: int, lines_of: Callable[[str], Iterable[str]] = lambda query: ()) -> None:
+def converse(rewriter: "Rewriter", n: int, lines_of: Callable[[str], Iterable[str]] = lambda query: ()) -> None:
     """Ask for questions and answers, and print what to search, until a question is empty.
 
     Args:

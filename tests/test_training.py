@@ -10,7 +10,7 @@ from core.model_spec import ModelSpec
 from core.records import Pair
 from core.settings import RewriterSettings, RunSettings
 from core.stages import Stage, load_stage
-from train.dpo import train_dpo
+from train.preference_training import train_dpo
 from train.sft import train_sft
 
 CHOSEN = ("Where was Ann Lee born?", "When did Ann Lee die?", "Who made Port Verna?", "Where is Port Verna?")

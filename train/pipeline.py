@@ -5,7 +5,7 @@
     round-1/scores      score them with the generator               scoring/scores.py
     round-1/pairs       best and worst rewrite of a turn            train/pairs.py
     round-1/sft         warm up on the best rewrites                train/sft.py
-    round-1/dpo         learn from the pairs                        train/dpo.py
+    round-1/dpo         learn from the pairs                        train/preference_training.py
     round-2/...         the same without sft, sampled from the rewriter of the round before
     evaluation          all rewriters on held-out turns             train/evaluation.py
 
@@ -35,10 +35,10 @@ from rewriter.candidates import make_candidates
 from rewriter.prompts import RewritePrompt
 from scoring.scorer import check_scoring
 from scoring.scores import make_scores
-from train.dpo import train_dpo
 from train.evaluation import UNTRAINED, check_test_turns, make_evaluation
 from train.pairs import make_pairs
 from train.policy import check_lora
+from train.preference_training import train_dpo
 from train.report.page import write_report
 from train.run import RUN_FILE, Run, prepare_data, report_input
 from train.sft import train_sft
