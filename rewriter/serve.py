@@ -16,7 +16,7 @@ from annotated_types import Ge, Le
 
 from core.cli import parse_flags, run_command
 from core.errors import InputError
-from core.progress import log, set_up_logging
+from core.progress import set_up_logging
 from core.schema import Dtype, Positive, Validated
 
 
@@ -49,14 +49,10 @@ def main(argv: list[str] | None = None) -> None:
     flags = parse_flags(ServeFlags, __doc__, argv)
     set_up_logging()
     try:
-        import uvicorn  # an optional package
-
-        from rewriter.service import build_app
+        from rewriter.service import serve  # needs optional packages
     except ImportError as error:
         raise InputError(f"{error}; install it with pip install -e '.[serve]'") from error
-    app = build_app(flags)
-    log.info("serving %s as `%s` on http://%s:%d", flags.rewriter, flags.name, flags.host, flags.port)
-    uvicorn.run(app, host=flags.host, port=flags.port, log_level="warning")  # at SIGTERM it answers what is in flight
+    serve(flags)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
+import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from core.chat import chat_ids
 from core.generation import Completion, generate, greedy
+from core.progress import log
 from core.records import Message, Turn
 from rewriter.rewriter import LocalBackend, Rewriter
 from rewriter.sampling import sampler, uniform_draws
@@ -151,14 +153,16 @@ class Batcher:
         return answers
 
 
-def build_app(flags: ServeFlags) -> FastAPI:
-    """The service.
+def serve(flags: ServeFlags) -> None:
+    """Serve until a signal ends the process; requests in flight are answered first.
 
     Raises:
         InputError: the rewriter cannot be loaded.
     """
     rewriter = Rewriter.from_pretrained(flags.rewriter, **({"dtype": flags.dtype} if flags.dtype else {}))
-    return app_for(rewriter, flags)
+    app = app_for(rewriter, flags)
+    log.info("serving %s as `%s` on http://%s:%d", flags.rewriter, flags.name, flags.host, flags.port)
+    uvicorn.run(app, host=flags.host, port=flags.port, log_level="warning")
 
 
 def app_for(rewriter: Rewriter, flags: ServeFlags) -> FastAPI:

@@ -55,7 +55,7 @@ def test_imports_inside_functions_are_few():
         for node in ast.walk(function)
         if isinstance(node, ast.Import | ast.ImportFrom)
     }
-    assert len(inside) <= 30, sorted(inside)
+    assert len(inside) <= 25, sorted(inside)
 
 
 def test_imports_go_one_way():
@@ -83,8 +83,8 @@ LIGHT = (
 )  # fmt: skip
 COMMANDS = (
     "rewriter.__main__", "rewriter.datasets.__main__", "retrieval.evaluate", "scoring.utility", "scoring.validity",
-    "train.aggregate_seeds", "train.dpo",
-    "train.compare",
+    "rewriter.import_chats", "rewriter.serve", "train.aggregate_seeds", "train.dpo", "train.compare", "train.chat",
+    "train.export.__main__", "train.report.__main__",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from core.cli import parse_flags, run_command
 from core.errors import InputError, nearest
 from core.progress import set_up_logging
 from core.schema import Positive, Validated
+from rewriter.chat import converse
 
 LONGEST = 200  # characters of a document
 
@@ -38,25 +39,21 @@ class ChatFlags(Validated):
 def main(argv: list[str] | None = None) -> None:
     flags = parse_flags(ChatFlags, __doc__, argv)
     set_up_logging()
-    from retrieval.engines import PerDatasetRetriever
-    from rewriter.chat import converse
-    from rewriter.rewriter import Rewriter
     from train.run import load_run_folder
 
     run, _ = load_run_folder(flags.run)
-    collections = run.collections
-    dataset = next(iter(collections)) if flags.dataset is None else flags.dataset
-    if dataset not in collections:
-        raise InputError(f"`--dataset {dataset}`: {nearest(dataset, list(collections))}")
-    retriever = PerDatasetRetriever(run.settings.retrieval, collections)
+    dataset = next(iter(run.collections)) if flags.dataset is None else flags.dataset
+    if dataset not in run.collections:
+        raise InputError(f"`--dataset {dataset}`: {nearest(dataset, list(run.collections))}")
+    collection, retriever = run.collections[dataset], run.retriever()
 
     def documents_of(query: str) -> Iterator[str]:
         (hits,) = retriever.search([(dataset, query)], flags.documents)
-        texts = collections[dataset].contents([hit.doc for hit in hits])
+        texts = collection.contents([hit.doc for hit in hits])
         for number, (hit, text) in enumerate(zip(hits, texts, strict=True), 1):
             yield f"{number}. [{hit.doc}] {text[:LONGEST]}{' …' if len(text) > LONGEST else ''}"
 
-    converse(Rewriter.from_pretrained(flags.run), flags.n, documents_of)
+    converse(run.trained_rewriter(), flags.n, documents_of)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,11 @@ from core.model_spec import ModelSpec, generator_spec, rewriter_spec
 from core.schema import validate
 from core.settings import Settings
 from retrieval.collection import Collection, open_collections
+from retrieval.engines import PerDatasetRetriever
 from rewriter.conversations import TurnSet, load_turns
+from rewriter.rewriter import Rewriter
 from train.pool import make_pools
-from train.report.page import ReportInput
+from train.report.page import ReportInput, write_report
 from train.report.run_data import load_run
 from train.tiny.world import make_quickstart_data
 from train.tracking import RunTracker
@@ -48,6 +50,14 @@ class Run:
     @cached_property
     def collections(self) -> dict[str, Collection]:
         return open_collections(self.sources, self.settings.retrieval.cache, self.settings.data.on_bad)
+
+    def retriever(self) -> PerDatasetRetriever:
+        """Searches the collections of the run."""
+        return PerDatasetRetriever(self.settings.retrieval, self.collections)
+
+    def trained_rewriter(self) -> Rewriter:
+        """The rewriter of the last round, ready to use."""
+        return Rewriter.from_pretrained(self.path)
 
     @property
     def base(self) -> ModelSpec:
@@ -103,3 +113,17 @@ def report_input(run: Run, command: str) -> ReportInput:
     if not data.metrics:
         return ReportInput(data, train, {}, {})
     return ReportInput(data, train, run.test_turns.by_id, run.collections)
+
+
+def report_runs(run_dirs: Sequence[Path], output: Path, examples: int | None) -> None:
+    """Write a report of runs, side by side.
+
+    Args:
+        run_dirs: their folders.
+        output: the HTML file.
+        examples: held-out turns to show; when None, the smallest `report.examples` of the runs.
+    """
+    inputs = [report_input(*load_run_folder(run_dir)) for run_dir in run_dirs]
+    if examples is None:
+        examples = min(each.run.settings.report.examples for each in inputs)
+    write_report(output, inputs, examples)

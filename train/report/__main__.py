@@ -34,15 +34,10 @@ class ReportFlags(Validated):
 def main(argv: list[str] | None = None) -> None:
     flags = parse_flags(ReportFlags, __doc__, argv)
     set_up_logging()
-    from train.report.page import write_report
-    from train.run import load_run_folder, report_input
+    from train.run import report_runs
 
-    inputs = [report_input(*load_run_folder(run)) for run in flags.runs]
-    examples = flags.examples
-    if examples is None:  # the most careful of the runs decides
-        examples = min(each.run.settings.report.examples for each in inputs)
     output = flags.output or (flags.runs[0] if len(flags.runs) == 1 else Path()) / "report.html"
-    write_report(output, inputs, examples)
+    report_runs(flags.runs, output, flags.examples)
 
 
 if __name__ == "__main__":
