@@ -14,7 +14,7 @@ from rewriter.conversations import load_turns, read_turns
 from rewriter.datasets import mtrag, qrecc, topiocqa
 from rewriter.datasets.__main__ import FULL, check_counts, write_corpus
 from rewriter.datasets.__main__ import main as convert
-from tests.conftest import ROOT, call
+from tests.conftest import ROOT, call, settings_of
 from train.evaluation import select_systems
 
 FIXTURES = ROOT / "tests/fixtures"
@@ -157,10 +157,11 @@ def test_mtrag_apology_is_no_answer():
 
 
 def test_reference_row_needs_a_rewrite_of_measured_turns_alone():
-    turns, systems = mtrag.read(MTRAG, MTRAG_QRELS), ("original", "reference")
-    assert turns[2].rewrite is None and select_systems(systems, {}, turns, answers=False) == systems
+    turns = mtrag.read(MTRAG, MTRAG_QRELS)
+    settings = settings_of("--evaluation.systems", "[original, reference]", "--evaluation.answers", "false")
+    assert turns[2].rewrite is None and select_systems(settings, {}, turns) == ("original", "reference")
     more = [*turns, replace(turns[1], rewrite=None)]
-    assert select_systems(systems, {}, more, answers=False) == ("original",)
+    assert select_systems(settings, {}, more) == ("original",)
 
 
 def test_mtrag_files_of_different_releases_are_refused(tmp_path):

@@ -167,6 +167,7 @@ def test_the_same_file_under_another_name_is_not_converted_again(tmp_path, cache
     path = write_gguf(tmp_path / "tiny.gguf")
     folder = converted(path)
     caplog.set_level(logging.INFO)
+    caplog.clear()
     assert converted(path.rename(tmp_path / "other.gguf")) == folder
     assert not caplog.records
 

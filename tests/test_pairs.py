@@ -80,7 +80,7 @@ def test_the_stage_counts_what_it_drops(tmp_path):
     stage = pairs_stage(tmp_path, TURNS, 0.5)
     assert [pair.id for pair in load_stage(tmp_path, "round-1/pairs", Pair)] == ["a", "c"]
     dropped = {"tie": 1, "among the smallest gaps": 2}
-    assert stage.manifest["counts"] == {"total": 2, "turns": 5, "dropped": dropped}
+    assert stage.manifest["counts"] == {"total": 2, "turns": 5, "dropped": dropped, "mean_gap": 0.75}
     assert {pair.reward for pair in stage} == {"ppl"}
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.records import Turn
+from core.records import EvaluationRecord, SystemResult, Turn
 from tests.conftest import settings_of
 from train.report_tables import figures, table_of
 
@@ -18,11 +18,12 @@ TURNS = [
     for number in range(1, 9)
 ]
 MRR = {"c_1": 1.0, "c_2": 0.5, "c_3": 0.25, "c_4": 0.3, "c_5": 0.6, "c_6": 0.9, "c_7": 0.0, "c_8": 1.0}
+RECORDS = {turn.id: EvaluationRecord(turn.id, {"original": SystemResult(query="q")}) for turn in TURNS}
 EM = {"c_2": 1.0, "c_8": 0.0}  # the only turns that have answers
 
 
 def metrics(*flags):
-    return figures({"original": {"MRR@10": MRR, "EM": EM}}, TURNS, settings_of(*flags))
+    return figures({"original": {"MRR@10": MRR, "EM": EM}}, TURNS, RECORDS, settings_of(*flags))
 
 
 def test_depths_by_hand():

@@ -59,19 +59,23 @@ def test_batches_hold_rows_of_like_length_in_an_order_of_seed_and_epoch():
     assert fmean(max(batch) - min(batch) for batch in batches) < 5 and len(last) == 3
 
 
-@pytest.mark.parametrize(("dtype", "tolerated"), [("float32", 1e-5), ("bf16", 0.02)])
-def test_policy_and_reference_must_start_equal(tmp_path, dtype, tolerated):
-    def callback():
-        config = DPOConfig(str(tmp_path), use_cpu=True, report_to="none", bf16=False)
-        config.bf16 = dtype == "bf16"
-        return ZeroMarginCallback("round-1/dpo", config)
+@pytest.mark.parametrize(
+    ("weights", "bf16", "tolerated"),
+    [(torch.float32, False, 1e-5), (torch.float32, True, 0.02), (torch.bfloat16, False, 0.02)],
+)
+def test_policy_and_reference_must_start_equal(tmp_path, weights, bf16, tolerated):
+    model, config = torch.nn.Linear(1, 1, dtype=weights), DPOConfig(str(tmp_path), use_cpu=True, bf16=False)
+    config.bf16 = bf16
+
+    def log_margin(callback, margin):
+        callback.on_log(config, None, None, {"rewards/margins": margin}, model=model)
 
     with pytest.raises(InputError, match="the reward margin is 0.1 at step 0 and must be 0"):
-        callback().on_log(None, None, None, {"rewards/margins": 0.1})
-    check = callback()
-    check.on_log(None, None, None, {"loss": 1.0})
-    check.on_log(None, None, None, {"rewards/margins": tolerated})
-    check.on_log(None, None, None, {"rewards/margins": 0.1})  # later margins are to grow
+        log_margin(ZeroMarginCallback("round-1/dpo", config), 0.1)
+    check = ZeroMarginCallback("round-1/dpo", config)
+    check.on_log(config, None, None, {"loss": 1.0}, model=model)
+    log_margin(check, tolerated)
+    log_margin(check, 0.1)  # later margins are to grow
 
 
 def test_the_newest_complete_checkpoint(tmp_path):
