@@ -20,6 +20,7 @@ from rewriter.adapter_settings import save_adapter_settings
 from rewriter.rewriter import LocalBackend
 from rewriter.serve import ServeFlags
 from rewriter.service import app_for
+from tests.benchmarks import serving
 from tests.conftest import ROOT
 
 HISTORY = [{"role": "user", "content": "Who made Talpa?"}, {"role": "assistant", "content": "Ann Lee."}]
@@ -117,21 +118,12 @@ def test_a_full_queue_refuses(serve, rewriter, monkeypatch):
 
 
 @pytest.mark.slow
-def test_fifty_clients_lose_no_request(serve, rewriter, capsys):
-    url, turns = serve(max_queue=1000), 200
-
-    def ask(number):
-        body = {"history": HISTORY, "question": f"Where is place {number}?"}
-        return httpx2.post(f"{url}/rewrite", json=body, timeout=60).json()["query"]
-
-    expected = [rewriter.rewrite(HISTORY, f"Where is place {number}?") for number in range(turns)]
-    seconds = {}
-    for clients in (1, 50):
-        start = time.monotonic()
-        with ThreadPoolExecutor(clients) as pool:
-            assert list(pool.map(ask, range(turns))) == expected
-        seconds[clients] = time.monotonic() - start
-    assert seconds[50] < 0.7 * seconds[1]
+def test_fifty_clients_lose_no_request(serve, rewriter):
+    url, number = serve(max_queue=1000), 200
+    expected = [rewriter.rewrite(serving.HISTORY, f"Where is place {i}?") for i in range(number)]
+    queries, seconds = zip(*(serving.queries_of(url, clients, number) for clients in (1, 50)), strict=True)
+    assert queries == (expected, expected)
+    assert seconds[1] < 0.7 * seconds[0]
 
 
 @pytest.mark.slow
