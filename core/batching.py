@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
@@ -40,22 +41,15 @@ def group_by_prefix(sequences: Sequence[list[int]], limits: Sequence[int]) -> li
     for position in sorted(range(len(sequences)), key=sequences.__getitem__):
         if groups:
             prefix_length, members = groups[-1]
-            shared = min(prefix_length, limits[position], common_length(sequences[members[0]], sequences[position]))
+            pairs = zip(sequences[members[0]], sequences[position], strict=False)
+            most = min(prefix_length, limits[position])
+            shared = next((i for i, (a, b) in enumerate(islice(pairs, most)) if a != b), most)
             saved = prefix_length * (len(members) - 1)
             if shared >= MIN_SHARED and shared * len(members) >= saved:
                 groups[-1] = shared, [*members, position]
                 continue
         groups.append((limits[position], [position]))
     return [PrefixGroup(length if len(members) > 1 else 0, tuple(members)) for length, members in groups]
-
-
-def common_length(first: list[int], second: list[int]) -> int:
-    """Number of tokens with which both sequences begin."""
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle - 1)
-    return low
 
 
 def batches_by_tokens(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -77,20 +71,19 @@ def batch_groups(groups: Sequence[PrefixGroup], lengths: Sequence[int], budget: 
         lengths: size of each sequence in tokens, the room for its output included.
         budget: most tokens of a batch, sequences times the longest; a longer sequence is a batch of its own.
     """
-    parts: list[tuple[int, PrefixGroup]] = []  # with the longest length after the prefix
+    parts: list[PrefixGroup] = []
     for group in groups:
         members = sorted(group.members, key=lambda i: (-lengths[i], i))
         while members:
-            longest = lengths[members[0]] - group.prefix_length
-            alike = [i for i in members if lengths[i] - group.prefix_length >= MIN_ALIKE * longest]
-            most = max(1, budget // max(1, lengths[members[0]]))
-            for start in range(0, len(alike), most):
-                part = PrefixGroup(group.prefix_length, tuple(alike[start : start + most]))
-                parts.append((lengths[part.members[0]] - group.prefix_length, part))
-            members = members[len(alike) :]
+            longest = lengths[members[0]]
+            shortest = group.prefix_length + MIN_ALIKE * (longest - group.prefix_length)
+            alike, most = sum(lengths[i] >= shortest for i in members), max(1, budget // longest)
+            for start in range(0, alike, most):
+                parts.append(PrefixGroup(group.prefix_length, tuple(members[start : min(start + most, alike)])))
+            members = members[alike:]
     batches: list[list[PrefixGroup]] = []
     size = widest = 0
-    for _, part in sorted(parts, key=lambda item: (-item[0], item[1].members)):
+    for part in sorted(parts, key=lambda part: (part.prefix_length - lengths[part.members[0]], part.members)):
         widest = max(widest, lengths[part.members[0]])
         if not batches or (size + len(part.members)) * widest > budget:
             batches.append([])
@@ -101,15 +94,17 @@ def batch_groups(groups: Sequence[PrefixGroup], lengths: Sequence[int], budget: 
 
 
 def run_batched(
-    groups: Sequence[PrefixGroup],
+    sequences: Sequence[list[int]],
+    limits: Sequence[int],
     lengths: Sequence[int],
     budget: int,
     process: Callable[[list[PrefixGroup]], None],
 ) -> None:
-    """Process groups in batches; a batch that does not fit in memory is processed again in halves.
+    """Process sequences in batches; a batch that does not fit in memory is processed again in halves.
 
     Args:
-        groups: what to process.
+        sequences: as in `group_by_prefix`.
+        limits: as in `group_by_prefix`.
         lengths: as in `batch_groups`.
         budget: as in `batch_groups`.
         process: takes one batch.
@@ -117,37 +112,31 @@ def run_batched(
     Raises:
         InputError: one sequence alone does not fit in memory.
     """
-    for batch in batch_groups(groups, lengths, budget):
-        _run_or_halve(batch, lengths, process)
-
-
-def _run_or_halve(
-    batch: list[PrefixGroup], lengths: Sequence[int], process: Callable[[list[PrefixGroup]], None]
-) -> None:
-    try:
-        process(batch)
-        return
-    except (RuntimeError, MemoryError) as error:
-        if not isinstance(error, OUT_OF_MEMORY) and OUT_OF_MEMORY_ON_CPU not in str(error):
-            raise
-        if sum(len(group.members) for group in batch) == 1:
-            raise InputError(
-                f"a prompt of {lengths[batch[0].members[0]]} tokens alone does not fit in memory "
-                f"({first_line(error)}). Use fewer or shorter documents (`retrieval.k`, `generator.document_tokens`), "
-                "a smaller model or 16 bits (`dtype: bfloat16`)."
-            ) from error
-    torch.cuda.empty_cache()  # after the handler: until here the error holds the tensors of the failed batch
-    log.warning(
-        "a batch of %d prompts does not fit in memory and runs in halves; a smaller `batch_tokens` avoids the retry",
-        sum(len(group.members) for group in batch),
-    )
-    if len(batch) > 1:
-        halves = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
-    else:
-        middle, members = len(batch[0].members) // 2, batch[0].members
-        halves = [[PrefixGroup(batch[0].prefix_length, part)] for part in (members[:middle], members[middle:])]
-    for half in halves:
-        _run_or_halve(half, lengths, process)
+    batches = batch_groups(group_by_prefix(sequences, limits), lengths, budget)
+    while batches:
+        batch = batches.pop(0)
+        size = sum(len(group.members) for group in batch)
+        try:
+            process(batch)
+            continue
+        except (RuntimeError, MemoryError) as error:
+            if not isinstance(error, OUT_OF_MEMORY) and OUT_OF_MEMORY_ON_CPU not in str(error):
+                raise
+            if size == 1:
+                raise InputError(
+                    f"a prompt of {lengths[batch[0].members[0]]} tokens alone does not fit in memory "
+                    f"({first_line(error)}). Use fewer or shorter documents (`retrieval.k`, "
+                    "`generator.document_tokens`), a smaller model or 16 bits (`dtype: bfloat16`)."
+                ) from error
+        torch.cuda.empty_cache()  # after the handler: until here the error holds the tensors of the failed batch
+        log.warning(
+            "a batch of %d prompts does not fit in memory and runs in halves; a smaller `batch_tokens` avoids the "
+            "retry", size,
+        )  # fmt: skip
+        if len(batch) == 1:  # split its only group
+            middle, members = size // 2, batch[0].members
+            batch = [PrefixGroup(batch[0].prefix_length, part) for part in (members[:middle], members[middle:])]
+        batches[:0] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
 
 
 def use_cores(threads: int | None = None) -> None:

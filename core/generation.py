@@ -8,12 +8,14 @@ prompt alone, not on the rest of the batch.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache
 
-from core.batching import PrefixGroup, group_by_prefix, run_batched
+from core.batching import PrefixGroup, run_batched
 from core.kv_cache import new_cache
 from core.language_model import LanguageModel
 
@@ -34,6 +36,15 @@ class Completion:
     entropies: list[float] = field(default_factory=list)
     ended: bool = False
     end_logprob: float = 0.0
+
+    def append(self, token: int, logprob: float, entropy: float, stop_ids: set[int]) -> None:
+        """Add the next token, or end the completion."""
+        if token in stop_ids:
+            self.ended, self.end_logprob = True, logprob
+        else:
+            self.ids.append(token)
+            self.logprobs.append(logprob)
+            self.entropies.append(entropy)
 
 
 TokenSampler = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -60,7 +71,7 @@ def entropy(logprobs: Tensor) -> Tensor:
 
 def token_logprobs_and_entropies(
     logits: Tensor, choose: Callable[[Tensor, slice], Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[list[int], list[float], list[float]]:
     """Choose a token per row, and take its log-probability and the entropy of the row, in float32.
 
     Args:
@@ -77,8 +88,7 @@ def token_logprobs_and_entropies(
         logprobs = logits[rows].float().log_softmax(-1)
         tokens = choose(logprobs, rows)
         parts.append((tokens, logprobs.gather(-1, tokens[:, None])[:, 0], entropy(logprobs)))
-    tokens, logprobs, entropies = map(torch.cat, zip(*parts, strict=True))
-    return tokens, logprobs, entropies
+    return tuple(torch.cat(column).tolist() for column in zip(*parts, strict=True))
 
 
 @torch.inference_mode()
@@ -113,19 +123,14 @@ def generate(
         repeated = [prompt for prompt in prompts for _ in range(samples)]
         rows = [completion for (completion,) in generate(lm, repeated, max_new_tokens, batch_tokens, choose)]
         return [rows[i * samples : (i + 1) * samples] for i in range(len(prompts))]
-    completions = [[Completion() for _ in range(samples)] for _ in prompts]
-    lengths = [len(prompt) + samples * max_new_tokens for prompt in prompts]
+    completions: dict[int, list[Completion]] = {}
 
     def process(batch: list[PrefixGroup]) -> None:
-        members = [i for group in batch for i in group.members]
-        rows = [[SequenceState(i * samples + sample) for sample in range(samples)] for i in members]
-        _decode(lm, batch, prompts, rows, max_new_tokens, choose)
-        for i, row in zip(members, rows, strict=True):
-            completions[i] = [state.completion for state in row]
+        completions.update(_decode(lm, batch, prompts, max_new_tokens, choose, samples))
 
-    limits = [len(prompt) - 1 for prompt in prompts]
-    run_batched(_groups(lm, prompts, limits, lengths), lengths, batch_tokens, process)
-    return completions
+    lengths = [len(prompt) + samples * max_new_tokens for prompt in prompts]
+    run_batched(prompts, _prefix_limits(lm, prompts, lengths), lengths, batch_tokens, process)
+    return [completions[i] for i in range(len(prompts))]
 
 
 @torch.inference_mode()
@@ -148,7 +153,6 @@ def score_completions(
     """
     scored = [Completion(ids) for ids in completions]
     sequences = [prompt + ids[:-1] for prompt, ids in zip(prompts, completions, strict=True)]
-    limits = [len(prompt) - 1 for prompt in prompts]
 
     def process(batch: list[PrefixGroup]) -> None:
         members = [i for group in batch for i in group.members]
@@ -158,12 +162,9 @@ def score_completions(
         columns = [column for i in members for column in range(kept - len(completions[i]), kept)]
         tokens = torch.tensor([token for i in members for token in completions[i]], device=lm.device)
         _, logprobs, entropies = token_logprobs_and_entropies(logits[rows, columns], lambda _, part: tokens[part])
-        logprobs, entropies = logprobs.tolist(), entropies.tolist()
-        start = 0
+        values = iter(zip(logprobs, entropies, strict=True))
         for i in members:
-            end = start + len(completions[i])
-            scored[i].logprobs, scored[i].entropies = logprobs[start:end], entropies[start:end]
-            start = end
+            scored[i].logprobs, scored[i].entropies = map(list, zip(*islice(values, len(completions[i])), strict=True))
 
     # A row counts as at least its share of the logits that one pass may hold.
     logits_per_token = lm.model.config.get_text_config().vocab_size * batch_tokens / LOGITS_PER_PASS[lm.on_gpu]
@@ -171,36 +172,21 @@ def score_completions(
         max(len(sequence), int(len(ids) * logits_per_token))
         for sequence, ids in zip(sequences, completions, strict=True)
     ]
-    run_batched(_groups(lm, sequences, limits, [len(s) for s in sequences]), lengths, batch_tokens, process)
+    limits = _prefix_limits(lm, prompts, [len(sequence) for sequence in sequences])
+    run_batched(sequences, limits, lengths, batch_tokens, process)
     return scored
 
 
-@dataclass
-class SequenceState:
-    """A completion in progress. `number` identifies it to the sampler."""
-
-    number: int
-    running: bool = True
-    completion: Completion = field(default_factory=Completion)
-
-    def append(self, token: int, logprob: float, entropy: float, ends: bool) -> None:
-        """Add the next token, or end the completion."""
-        if ends:
-            self.running, self.completion.ended, self.completion.end_logprob = False, True, logprob
-            return
-        self.completion.ids.append(token)
-        self.completion.logprobs.append(logprob)
-        self.completion.entropies.append(entropy)
+def _prefix_limits(lm: LanguageModel, prompts: Sequence[list[int]], lengths: Sequence[int]) -> list[int]:
+    """Most tokens of each prompt that others may share; 0 where padding could fill a sliding window."""
+    if lm.sliding_window is not None and lm.sliding_window < 2 * max(lengths, default=0):
+        return [0] * len(prompts)
+    return [len(prompt) - 1 for prompt in prompts]
 
 
-def _groups(
-    lm: LanguageModel, sequences: Sequence[list[int]], limits: Sequence[int], lengths: Sequence[int]
-) -> list[PrefixGroup]:
-    """Groups that share a prefix; none where padding could fill a sliding window."""
-    window = lm.sliding_window
-    if window is not None and window < 2 * max(lengths, default=0):
-        return [PrefixGroup(0, (i,)) for i in range(len(sequences))]
-    return group_by_prefix(sequences, limits)
+def _padded(rows: Sequence[list[int]], value: int = 0, side: str = "right") -> Tensor:
+    """Token ids or other numbers, [rows, longest row]."""
+    return pad_sequence([torch.tensor(row, dtype=torch.long) for row in rows], True, value, side)
 
 
 def _prefill(
@@ -216,23 +202,19 @@ def _prefill(
         [sequences, kept, vocabulary].
     """
     cache, pad = new_cache(lm.model), lm.tokenizer.pad_token_id
-    prefixes = [sequences[group.members[0]][: group.prefix_length] for group in batch]
-    width = max(map(len, prefixes))
+    prefixes = _padded([sequences[group.members[0]][: group.prefix_length] for group in batch], pad)
     group_of_row = torch.tensor([number for number, group in enumerate(batch) for _ in group.members])
-    if width:
-        ids = torch.tensor([prefix + [pad] * (width - len(prefix)) for prefix in prefixes], device=lm.device)
-        lm.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    if prefixes.shape[1]:
+        lm.model(input_ids=prefixes.to(lm.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
         if len(group_of_row) > len(batch):
             cache.batch_select_indices(group_of_row.to(lm.device))
-    prefix_lengths = torch.tensor([len(prefix) for prefix in prefixes])[group_of_row, None]
+    prefix_lengths = torch.tensor([group.prefix_length for group in batch])[group_of_row, None]
     suffixes = [sequences[i][group.prefix_length :] for group in batch for i in group.members]
-    length = max(map(len, suffixes))
-    ids = torch.tensor([[pad] * (length - len(suffix)) + suffix for suffix in suffixes], device=lm.device)
-    real = torch.tensor([[False] * (length - len(suffix)) + [True] * len(suffix) for suffix in suffixes])
+    real = _padded([[1] * len(suffix) for suffix in suffixes], side="left").bool()
     positions = (prefix_lengths + real.cumsum(-1) - 1).clamp(min=0)
-    visible = torch.cat([torch.arange(width) < prefix_lengths, real], -1).to(lm.device)
+    visible = torch.cat([torch.arange(prefixes.shape[1]) < prefix_lengths, real], -1).to(lm.device)
     output = lm.model(
-        input_ids=ids,
+        input_ids=_padded(suffixes, pad, "left").to(lm.device),
         attention_mask=visible.long(),
         position_ids=positions.to(lm.device),
         past_key_values=cache,
@@ -246,54 +228,57 @@ def _decode(
     lm: LanguageModel,
     batch: list[PrefixGroup],
     prompts: Sequence[list[int]],
-    rows: list[list[SequenceState]],
     max_new_tokens: int,
     choose: TokenSampler,
-) -> None:
-    """Decode a batch: a row of samples for each prompt, in the order of the groups' members."""
+    samples: int,
+) -> dict[int, list[Completion]]:
+    """Decode a batch, with a row of the cache for each prompt; returns prompt number -> completions."""
     cache, visible, logits = _prefill(lm, batch, prompts, 1)
-    stop_ids, samples = set(lm.stop_ids), len(rows[0])
     visible = visible[:, None].expand(-1, samples, -1)  # [rows, samples, slots]
-    lengths = torch.tensor([len(prompts[i]) for group in batch for i in group.members], device=lm.device)
-    running = [list(enumerate(row)) for row in rows]  # (sample, state) of those that have not ended
-    columns = [[0] * samples for _ in rows]  # of the logits, for each of them
+    members = [i for group in batch for i in group.members]
+    lengths = torch.tensor([[len(prompts[i])] for i in members], device=lm.device)
+    completions = {i: [Completion() for _ in range(samples)] for i in members}
+    running = [list(range(samples)) for _ in members]  # samples of each row that have not ended
+    stop_ids = set(lm.stop_ids)
     for step in range(max_new_tokens):
-        states = [state for row in running for _, state in row]
-        numbers = torch.tensor([state.number for state in states], device=lm.device)
+        states = [(i, sample) for i, row in zip(members, running, strict=True) for sample in row]
+        numbers = torch.tensor([i * samples + sample for i, sample in states], device=lm.device)
         steps = torch.full_like(numbers, step)
-        picked = logits[[r for r, row in enumerate(columns) for _ in row], [c for row in columns for c in row]]
-        facts = token_logprobs_and_entropies(
-            picked, lambda logprobs, part, steps=steps, numbers=numbers: choose(logprobs, steps[part], numbers[part])
+        rows = [r for r, row in enumerate(running) for _ in row]
+        columns = [column if step else 0 for row in running for column in range(len(row))]
+        results = token_logprobs_and_entropies(
+            logits[rows, columns],
+            lambda logprobs, part, steps=steps, numbers=numbers: choose(logprobs, steps[part], numbers[part]),
         )
-        for state, token, logprob, token_entropy in zip(states, *(fact.tolist() for fact in facts), strict=True):
-            state.append(token, logprob, token_entropy, token in stop_ids)
-        running = [[(sample, state) for sample, state in row if state.running] for row in running]
+        for (i, sample), result in zip(states, zip(*results, strict=True), strict=True):
+            completions[i][sample].append(*result, stop_ids)
+        running = [
+            [sample for sample in row if not completions[i][sample].ended]
+            for i, row in zip(members, running, strict=True)
+        ]
         if step + 1 == max_new_tokens or not any(running):
-            return
+            break
         kept = [r for r, row in enumerate(running) if row]
         if len(kept) <= 0.75 * len(running):
             index = torch.tensor(kept, device=lm.device)
             cache.batch_select_indices(index)
-            visible, lengths, running = visible[index], lengths[index], [running[r] for r in kept]
-        width = max(map(len, running))
-        columns = [list(range(len(row))) for row in running]
-        ids, sample_of, real = (torch.zeros(len(running), width, dtype=torch.long) for _ in range(3))
-        for r, row in enumerate(running):
-            for c, (sample, state) in enumerate(row):
-                ids[r, c], sample_of[r, c], real[r, c] = state.completion.ids[-1], sample, 1
-        ids, sample_of, real = ids.to(lm.device), sample_of.to(lm.device), real.to(lm.device)
-        own = (sample_of[:, None] == torch.arange(samples, device=lm.device)[:, None]) & real[:, None].bool()
+            visible, lengths = visible[index], lengths[index]
+            members, running = [members[r] for r in kept], [running[r] for r in kept]
+        last = [[completions[i][sample].ids[-1] for sample in row] for i, row in zip(members, running, strict=True)]
+        ids, sample_of = _padded(last).to(lm.device), _padded(running, -1).to(lm.device)  # [rows, columns]
+        own = sample_of[:, None] == torch.arange(samples, device=lm.device)[:, None]
         visible = torch.cat([visible, own], -1)
         if samples == 1:
             mask = visible[:, 0].long()
         else:
-            seen = visible.gather(1, sample_of[..., None].expand(-1, -1, visible.shape[-1]))
+            seen = visible.gather(1, sample_of.clamp(min=0)[..., None].expand(-1, -1, visible.shape[-1]))
             mask = torch.zeros(seen.shape, dtype=lm.model.dtype, device=lm.device)
             mask = mask.masked_fill(~seen, torch.finfo(mask.dtype).min)[:, None]
         logits = lm.model(
             input_ids=ids,
             attention_mask=mask,
-            position_ids=(lengths[:, None] + step).expand(-1, width),
+            position_ids=(lengths + step).expand(-1, ids.shape[1]),
             past_key_values=cache,
             use_cache=True,
         ).logits
+    return completions

@@ -1,5 +1,6 @@
 """Key-value caches that grow without copying."""
 
+import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
@@ -18,14 +19,10 @@ class GrowingLayer(DynamicLayer):
         start = self.get_seq_length()
         end = start + key_states.shape[-2]
         if self.buffers is None or self.buffers[0].shape[-2] < end:
-            stored = (self.keys, self.values)
-            shapes = [
-                (*states.shape[:2], end + SPARE_SLOTS, states.shape[-1]) for states in (key_states, value_states)
-            ]
-            self.buffers = tuple(key_states.new_empty(shape) for shape in shapes)
-            if start:
-                for buffer, tokens in zip(self.buffers, stored, strict=True):
-                    buffer[:, :, :start] = tokens
+            self.buffers = tuple(
+                torch.cat([stored, new.new_empty(*new.shape[:2], end + SPARE_SLOTS - start, new.shape[-1])], -2)
+                for stored, new in ((self.keys, key_states), (self.values, value_states))
+            )
         for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
             buffer[:, :, start:end] = states
         self.keys, self.values = (buffer[:, :, :end] for buffer in self.buffers)
