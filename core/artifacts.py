@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,25 @@ def sha256(*paths: Path) -> str:
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as handle:
-            while block := handle.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(handle, lambda: digest)
     return digest.hexdigest()
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Number and text of each line of a file; empty lines and a byte order mark are skipped.
+
+    Raises:
+        InputError: the file cannot be read, or is not UTF-8.
+    """
+    try:
+        with path.open(encoding="utf-8-sig") as handle:
+            yield from ((number, line) for number, line in enumerate(handle, 1) if line.strip())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: not UTF-8 text (byte {error.start}: {error.reason}); decompress the file if it is compressed."
+        ) from error
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -30,18 +46,8 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises:
         InputError: the file is missing, or a line is no JSON object (names file and line).
     """
-    try:
-        handle = path.open(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
-    with handle:
-        try:
-            for number, line in enumerate(handle, 1):
-                if not line.strip():
-                    continue
-                yield number, json_object(line, f"{path}:{number}")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}: not UTF-8 text (byte {error.start}: {error.reason}).") from error
+    for number, line in read_lines(path):
+        yield number, json_object(line, f"{path}:{number}")
 
 
 def json_object(line: str, place: str) -> dict[str, Any]:
@@ -80,21 +86,20 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_json(path: Path, *needed: str, kind: type = dict) -> Any:
-    """A JSON file of a run.
+def read_json(path: Path, *needed: str) -> dict[str, Any]:
+    """The object in a JSON file of a run.
 
     Args:
         path: the file.
         needed: names that the object must have.
-        kind: what the file holds.
 
     Raises:
         InputError: it is damaged; says which file to delete.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(value, kind):
-            raise ValueError(f"expected a {kind.__name__}, got {type(value).__name__}")
+        if not isinstance(value, dict):
+            raise ValueError(f"expected an object, got {type(value).__name__}")
         if missing := [name for name in needed if name not in value]:
             raise ValueError(f"`{missing[0]}` is missing")
         return value
@@ -106,26 +111,16 @@ def read_json(path: Path, *needed: str, kind: type = dict) -> Any:
 
 def versions() -> dict[str, str]:
     """Versions of the libraries that can change a figure, and the commit of the code."""
-    installed = {}
-    for name in LIBRARIES:
-        try:
-            installed[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    root = Path(__file__).resolve().parents[1]
-    git = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return installed | ({"commit": git.stdout.strip()} if git.returncode == 0 else {})
+    git = ["git", "-C", str(Path(__file__).resolve().parents[1]), "rev-parse", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    return {name: version(name) for name in LIBRARIES} | ({"commit": commit} if commit else {})
 
 
 def truncate_partial_line(path: Path) -> None:
     """Remove a last line without its line end, left by a kill or a full disk."""
-    if not path.exists():
-        return
-    with path.open("rb+") as handle:
-        size = handle.seek(0, 2)
-        if size == 0:
-            return
-        handle.seek(size - 1)
-        if handle.read() != b"\n":
-            handle.seek(0)
-            handle.truncate(handle.read().rfind(b"\n") + 1)
+    if path.exists() and path.stat().st_size:
+        with path.open("rb+") as handle:
+            handle.seek(-1, os.SEEK_END)
+            if handle.read() != b"\n":
+                handle.seek(0)
+                handle.truncate(handle.read().rfind(b"\n") + 1)

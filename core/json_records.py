@@ -1,17 +1,19 @@
 """Typed records from JSON objects and back. Errors name the place, the field, the value and what is expected."""
 
-from dataclasses import MISSING, Field, fields, is_dataclass
-from functools import lru_cache
+import json
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from core.errors import InputError, fields_of, short
 from core.records import Hit
+from core.schema import adapter_of, name_of
 
 T = TypeVar("T")
 EXPECTED = {
     "string_type": "a text",
+    "string_pattern_mismatch": "a text that is not empty",
     "int_type": "a whole number",
     "float_type": "a number",
     "bool_type": "true or false",
@@ -20,11 +22,6 @@ EXPECTED = {
     "dict_type": "an object",
     "dataclass_type": "an object",
 }
-
-
-@lru_cache
-def adapter_of(kind: type[T]) -> TypeAdapter[T]:
-    return TypeAdapter(kind)
 
 
 def parse_record(kind: type[T], record: dict[str, Any], place: str) -> T:
@@ -40,22 +37,18 @@ def parse_record(kind: type[T], record: dict[str, Any], place: str) -> T:
     """
     try:
         return adapter_of(kind).validate_python({key: value for key, value in record.items() if value is not None})
-    except ValidationError as error:
-        raise InputError(f"{place}: {explain(error.errors()[0], record)}") from error
+    except ValidationError as caught:
+        raise InputError(f"{place}: {explain(caught.errors()[0], record)}") from caught
 
 
 def explain(error: dict[str, Any], record: dict[str, Any]) -> str:
-    """One pydantic error as a sentence."""
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".")
-    if error["type"] in ("missing", "missing_argument") and len(error["loc"]) == 1:
-        return f"the field `{path}` is missing (there are: {fields_of(record)})."
+    """One of pydantic's errors in a sentence."""
+    path, context = name_of(error["loc"]), error.get("ctx", {})
     if error["type"] in ("missing", "missing_argument"):
+        if len(error["loc"]) == 1:
+            return f"the field `{path}` is missing (there are: {fields_of(record)})."
         return f"`{path}` is missing."
-    expected = EXPECTED.get(error["type"])
-    if error["type"] == "value_error":
-        expected = str(error["ctx"]["error"])
-    if error["type"] == "literal_error":
-        expected = error["ctx"]["expected"]
+    expected = EXPECTED.get(error["type"]) or context.get("error") or context.get("expected")
     requirement = f"must be {expected}" if expected else error["msg"].replace("Input should", "must")
     return f"`{path}` {requirement}, got {short(error['input'])}."
 
@@ -65,12 +58,13 @@ def to_json_dict(record: Any) -> Any:
     if isinstance(record, Hit):
         return record._asdict()
     if is_dataclass(record):
-        values = {field: getattr(record, field.name) for field in fields(record)}
-        return {
-            field.name: to_json_dict(value)
-            for field, value in values.items()
-            if value or value != empty_default(field)
-        }
+        values = {}
+        for field in fields(record):
+            value = getattr(record, field.name)
+            default = field.default_factory() if callable(field.default_factory) else field.default
+            if value or isinstance(value, int | float) or value != default:
+                values[field.name] = to_json_dict(value)
+        return values
     if isinstance(record, dict):
         return {key: to_json_dict(value) for key, value in record.items()}
     if isinstance(record, list | tuple):
@@ -78,7 +72,6 @@ def to_json_dict(record: Any) -> Any:
     return record
 
 
-def empty_default(field: Field) -> Any:
-    """The default of a dataclass field where it is None or empty; else `MISSING`."""
-    default = field.default if field.default_factory is MISSING else field.default_factory()
-    return default if default is None or default in ("", (), [], {}) else MISSING
+def to_json_line(record: Any) -> str:
+    """A record as a line of JSONL, with its line end."""
+    return json.dumps(to_json_dict(record), ensure_ascii=False, allow_nan=False) + "\n"

@@ -5,28 +5,23 @@ A turn's record grows from stage to stage: `TurnRecord` holds its candidates; `r
 `scores` adds `score` or `error`. Files are checked against these types when they are read (`core.json_records`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, Strict
 from typing_extensions import TypedDict
 
-
-def check_not_blank(text: str) -> str:
-    if not text.strip():
-        raise ValueError("a text that is not empty")
-    return text
+from core.schema import Text
 
 
 def check_printable(text: str) -> str:
     if not text.isprintable():
         raise ValueError("a text without control characters")
-    return check_not_blank(text)
+    return text
 
 
-NonBlank = Annotated[str, AfterValidator(check_not_blank)]
-Identifier = Annotated[str, AfterValidator(check_printable)]
+Identifier = Annotated[Text, AfterValidator(check_printable)]
 Grade = Annotated[int, Strict(), Field(ge=-1000, le=1000)]
 
 
@@ -60,8 +55,8 @@ class Turn:
 
     id: Identifier
     history: tuple[HistoryMessage, ...]
-    question: NonBlank
-    answers: tuple[NonBlank, ...] = ()
+    question: Text
+    answers: tuple[Text, ...] = ()
     relevant: dict[str, Grade] = field(default_factory=dict)
     rewrite: str | None = None
     conversation: str = ""
@@ -296,8 +291,3 @@ class ValidityCase:
 
     id: str
     lists: dict[str, RewardInput]
-
-
-def group_of(turns: Iterable[Turn]) -> dict[str, str]:
-    """Turn id -> conversation."""
-    return {turn.id: turn.group for turn in turns}

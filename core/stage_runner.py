@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from core.distributed import lock_run_dir, process, wait_for_all
@@ -94,11 +95,6 @@ def _run_batches(stage: Stage, items: Iterable, batch_size: int, load_worker: Ca
 
 def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     """Consecutive items in lists of at most `size`."""
-    batch: list[Any] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
         yield batch

@@ -8,23 +8,14 @@ input, and `manifest.json`, written last.
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from core.artifacts import (
-    json_object,
-    read_json,
-    sha256,
-    truncate_partial_line,
-    versions,
-    write_atomic,
-    write_json,
-)
+from core.artifacts import json_object, read_json, sha256, truncate_partial_line, versions, write_atomic, write_json
 from core.distributed import process
 from core.errors import InputError
-from core.json_records import parse_record, to_json_dict
+from core.json_records import parse_record, to_json_line
 from core.progress import peak_memory_mb
 
 RECORDS = "records.jsonl"
@@ -66,32 +57,25 @@ class Stage:
         self.manifest_file, self.records_file = self.folder / "manifest.json", self.folder / RECORDS
         plan_file = self.folder / "plan.json"
         if plan_file.exists():
-            before = read_json(plan_file, "settings", "inputs")
-            self._refuse_changes([text for part in self.plan for text in changes(part, before[part], self.plan[part])])
+            self._refuse_changes(read_json(plan_file, "settings", "inputs"), self.plan)
         elif process()[0] == 0:
             write_json(plan_file, self.plan)
 
-    def _refuse_changes(self, changed: Sequence[str]) -> None:
-        if changed:
+    def _refuse_changes(self, before: dict[str, Any], now: dict[str, Any]) -> None:
+        if changed := [text for part in now for text in changes(part, before[part], now[part])]:
             raise InputError(
                 f"{self.folder} was made with other settings: {'; '.join(changed)}. Use another `--run.dir`, "
                 f"delete the folder, or give `train/dpo.py` the flag `--run.redo_from {self.name}`."
             )
 
-    def expect(self, **expected: dict[str, Any]) -> None:
-        """Make sure that this stage was made with the same settings and inputs as a later one.
+    def expect(self, inputs: dict[str, Any]) -> None:
+        """Make sure that this stage was made with the same inputs as a later one.
 
         Raises:
             InputError: it was not; names the difference.
         """
-        self._refuse_changes(
-            [
-                text
-                for part, values in expected.items()
-                for key, value in values.items()
-                for text in changes(f"{part}.{key}", self.plan[part].get(key), json.loads(json.dumps(value)))
-            ]
-        )
+        before = {key: self.plan["inputs"].get(key) for key in inputs}
+        self._refuse_changes({"inputs": before}, json.loads(json.dumps({"inputs": inputs})))
 
     @property
     def complete(self) -> bool:
@@ -132,8 +116,7 @@ class Stage:
     def _lines(self) -> Iterator[tuple[str, dict[str, Any], tuple[Path, int]]]:
         """Place, JSON object, and file and offset of each whole record; a partial last line is skipped."""
         seen: set[str] = set()
-        files = [self.records_file] if self.records_file.exists() else self._parts()
-        for path in files:
+        for path in [self.records_file] if self.records_file.exists() else self._parts():
             offset = 0
             with path.open("rb") as handle:
                 for number, line in enumerate(handle, 1):
@@ -163,33 +146,17 @@ class Stage:
         part = self.folder / f"part-{process()[0]}.jsonl"
         truncate_partial_line(part)
         with part.open("a", encoding="utf-8") as handle:
-            handle.writelines(
-                json.dumps(to_json_dict(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records
-            )
+            handle.writelines(map(to_json_line, records))
 
     def write(self, records: Iterable[Any]) -> None:
         """Write all records at once."""
-        lines = (json.dumps(to_json_dict(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records)
-        write_atomic(self.records_file, lines)
+        write_atomic(self.records_file, map(to_json_line, records))
 
     def merge_parts(self, ids: Iterable[str]) -> None:
-        """Replace the parts of all processes by one file.
-
-        Args:
-            ids: of all records, in the order of the file.
-        """
+        """Replace the parts of all processes by one file, with the records in the order of `ids`."""
         if not self.records_file.exists():
             places = {record["id"]: place for _, record, place in self._lines()}
-            with ExitStack() as stack:
-                handles = {part: stack.enter_context(part.open("rb")) for part in self._parts()}
-
-                def lines() -> Iterator[str]:
-                    for turn_id in ids:
-                        path, offset = places[turn_id]
-                        handles[path].seek(offset)
-                        yield handles[path].readline().decode()
-
-                write_atomic(self.records_file, lines())
+            write_atomic(self.records_file, (line_at(*places[turn_id]) for turn_id in ids))
         for part in self._parts():
             part.unlink()
 
@@ -203,6 +170,12 @@ class Stage:
             | {"counts": counts, "files": files, "seconds": seconds, "peak_memory_mb": round(peak_memory_mb())}
             | {"versions": versions()},
         )
+
+
+def line_at(path: Path, offset: int) -> str:
+    with path.open("rb") as handle:
+        handle.seek(offset)
+        return handle.readline().decode()
 
 
 def load_stage(run_dir: Path, name: str, record_type: type | None = None) -> Stage:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from core.artifacts import write_atomic
+from core.artifacts import read_lines, write_atomic
 from core.errors import InputError
 from core.records import Hit
 
@@ -27,22 +27,22 @@ def strict_run(rankings: dict[str, list[Hit]]) -> Run:
 
 def write_run(path: Path, rankings: dict[str, list[Hit]], tag: str) -> None:
     """Write a run, `query Q0 document rank score tag` per line, with the scores of `strict_run`."""
-    lines = [
+    lines = (
         f"{escape_id(query)} Q0 {escape_id(hit.doc)} {rank} {len(hits) - rank + 1} {tag}\n"
         for query, hits in rankings.items()
         for rank, hit in enumerate(hits, 1)
-    ]
-    write_atomic(path, "".join(lines))
+    )
+    write_atomic(path, lines)
 
 
 def write_qrels(path: Path, qrels: Qrels) -> None:
     """Write relevance judgements, `query 0 document grade` per line."""
-    lines = [
+    lines = (
         f"{escape_id(query)} 0 {escape_id(doc)} {grade}\n"
         for query, docs in qrels.items()
         for doc, grade in docs.items()
-    ]
-    write_atomic(path, "".join(lines))
+    )
+    write_atomic(path, lines)
 
 
 def escape_id(text: str) -> str:
@@ -50,33 +50,27 @@ def escape_id(text: str) -> str:
     return re.sub(r"[\s%]", lambda match: quote(match[0]), text)
 
 
-def read_fields(path: Path, layout: str, header: str = "") -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and fields of a TREC file; blank lines are skipped.
+def read_fields(path: Path, layout: str, header: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Place (`file:line`) and fields of each line of a TREC file.
 
     Args:
         path: the file.
         layout: names of the fields, separated by blanks.
-        header: alternative layout, which applies if it is the first line.
+        header: another layout, which applies if it is the first line.
 
     Raises:
         InputError: the file cannot be read or is empty, or a line has the wrong number of fields.
     """
-    empty, width = True, len(layout.split())
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, 1):
-                fields = line.split()
-                if number == 1 and fields and fields == header.split():
-                    layout, width = header, len(fields)
-                elif len(fields) == width:
-                    empty = False
-                    yield number, fields
-                elif fields:
-                    raise InputError(f"{path}:{number}: expected `{layout}`, got {line.strip()!r:.80}.")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text; decompress it first.") from error
+    empty = True
+    for number, line in read_lines(path):
+        fields = line.split()
+        if number == 1 and fields == header.split():
+            layout = header
+            continue
+        if len(fields) != len(layout.split()):
+            raise InputError(f"{path}:{number}: expected `{layout}`, got {line.strip()!r:.80}.")
+        empty = False
+        yield f"{path}:{number}", fields
     if empty:
         raise InputError(f"{path}: the file is empty; expected lines `{layout}`.")
 
@@ -88,17 +82,16 @@ def read_run(path: Path) -> Run:
         InputError: a line cannot be used, a score is not a finite number, or a query has a document twice.
     """
     run: Run = {}
-    for number, (query, _, doc, _, text, _) in read_fields(path, "query Q0 document rank score tag"):
+    for place, (query, _, doc, _, text, _) in read_fields(path, "query Q0 document rank score tag"):
         try:
             score = float(text)
         except ValueError:
             score = math.nan
         if not math.isfinite(score):
-            raise InputError(f"{path}:{number}: the score must be a finite number, got `{text}`.")
-        docs = run.setdefault(query, {})
-        if doc in docs:
-            raise InputError(f"{path}:{number}: document `{doc}` stands twice for query `{query}`.")
-        docs[doc] = score
+            raise InputError(f"{place}: the score must be a finite number, got `{text}`.")
+        if doc in run.setdefault(query, {}):
+            raise InputError(f"{place}: document `{doc}` stands twice for query `{query}`.")
+        run[query][doc] = score
     return run
 
 
@@ -109,13 +102,13 @@ def read_qrels(path: Path) -> Qrels:
         InputError: a line cannot be used, a grade is not a whole number, or a query has two grades for a document.
     """
     qrels: Qrels = {}
-    for number, (query, *_, doc, text) in read_fields(path, "query 0 document grade", "query-id corpus-id score"):
+    for place, (query, *_, doc, text) in read_fields(path, "query 0 document grade", "query-id corpus-id score"):
         try:
             grade = int(text)
         except ValueError:
-            raise InputError(f"{path}:{number}: the grade must be a whole number, got `{text}`.") from None
+            raise InputError(f"{place}: the grade must be a whole number, got `{text}`.") from None
         if abs(grade) > MAX_GRADE:
-            raise InputError(f"{path}:{number}: grades go up to {MAX_GRADE}, got {text:.20}.")
+            raise InputError(f"{place}: grades go up to {MAX_GRADE}, got {text:.20}.")
         if qrels.setdefault(query, {}).setdefault(doc, grade) != grade:
-            raise InputError(f"{path}:{number}: document `{doc}` has two grades for query `{query}`.")
+            raise InputError(f"{place}: document `{doc}` has two grades for query `{query}`.")
     return qrels

@@ -15,7 +15,8 @@ from pydantic import Field, Strict
 from core.artifacts import read_json, read_json_lines, truncate_partial_line, write_json
 from core.errors import InputError, first_line
 from core.json_records import parse_record
-from core.records import GenerationInput, HistoryMessage, NonBlank, RewardInput
+from core.records import GenerationInput, HistoryMessage, RewardInput
+from core.schema import Text
 from scoring.registry import NEEDS
 
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -49,7 +50,7 @@ class ItemPassage:
 class Item:
     """The fields of an item that rewards read, or that the results are added to."""
 
-    question: NonBlank
+    question: Text
     passages: tuple[ItemPassage, ...]
     history: tuple[HistoryMessage, ...] = ()
     answers: tuple[str, ...] = ()

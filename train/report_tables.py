@@ -7,7 +7,7 @@ from typing import Any
 
 from core.artifacts import write_atomic, write_json
 from core.progress import log
-from core.records import EvaluationRecord, Turn, group_of
+from core.records import EvaluationRecord, Turn
 from core.settings import Settings
 from core.stages import Stage
 from core.tables import format_number, markdown_table
@@ -74,7 +74,7 @@ def figures(
 ) -> dict[str, Any]:
     """What `metrics.json` holds: counts, means with intervals by system, means by data set, kind of turn and depth,
     comparisons, and what the queries look like."""
-    groups, reward = group_of(turns), reward_label(settings.scoring)
+    groups, reward = {turn.id: turn.group for turn in turns}, reward_label(settings.scoring)
     resamples, seed = settings.evaluation.resamples, settings.run.seed
     judged = sum(any(grade >= 1 for grade in turn.relevant.values()) for turn in turns)
     systems = {name: {m: mean(v) for m, v in measures.items() if v} for name, measures in values.items()}
