@@ -23,13 +23,6 @@ def user_cache() -> Path:
 def cached_sha256(path: Path, cache: Path) -> str:
     """SHA-256 of a file. It is noted in a cache, and computed again after the file's size, inode or times changed.
 
-    Args:
-        path: the file.
-        cache: the folder that keeps the note.
-
-    Returns:
-        The hash in hexadecimal digits.
-
     Raises:
         OSError: the file cannot be read, or the note cannot be written.
     """

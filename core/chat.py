@@ -25,7 +25,8 @@ def normalize_messages(tokenizer: PreTrainedTokenizerBase, messages: list[Messag
         messages: a system message, then user and assistant messages; the last one is the user's.
     """
     messages = [message | {"content": escape_special_tokens(tokenizer, message["content"])} for message in messages]
-    if messages[0]["role"] == "system" and not takes_system(tokenizer, str(tokenizer.chat_template)):
+    template = str(tokenizer.chat_template)
+    if messages[0]["role"] == "system" and "text of system" not in render(tokenizer, template, ("system", "user")):
         messages = [{"role": "user", "content": messages[0]["content"]}, *messages[1:]]
     merged: list[Message] = []
     for message in messages:
@@ -34,31 +35,21 @@ def normalize_messages(tokenizer: PreTrainedTokenizerBase, messages: list[Messag
         else:
             merged.append(message)
     roles = tuple(message["role"] for message in merged)
-    if takes_roles(tokenizer, str(tokenizer.chat_template), roles):
+    if render(tokenizer, template, roles):
         return merged
     first = [messages[0]["content"]] if roles[0] != "assistant" else []
     parts = [*first, "Conversation:\n" + transcript(messages[len(first) : -1]), messages[-1]["content"]]
     return [{"role": "user", "content": "\n\n".join(parts)}]
 
 
-@lru_cache(maxsize=8)
-def takes_system(tokenizer: PreTrainedTokenizerBase, template: str) -> bool:
-    """Whether the tokenizer's chat template, by which the result is cached, writes a system message."""
-    messages = [{"role": "system", "content": "system text"}, {"role": "user", "content": "?"}]
-    try:
-        return "system text" in tokenizer.apply_chat_template(messages, tokenize=False)
-    except TemplateError:
-        return False
-
-
 @lru_cache(maxsize=256)
-def takes_roles(tokenizer: PreTrainedTokenizerBase, template: str, roles: tuple[str, ...]) -> bool:
-    """Whether the chat template takes messages of these roles in this order."""
+def render(tokenizer: PreTrainedTokenizerBase, template: str, roles: tuple[str, ...]) -> str:
+    """Messages of these roles in the tokenizer's chat template, by which the result is cached; empty if it raises."""
+    messages = [{"role": role, "content": f"text of {role}"} for role in roles]
     try:
-        tokenizer.apply_chat_template([{"role": role, "content": "?"} for role in roles], tokenize=False)
+        return tokenizer.apply_chat_template(messages, tokenize=False)
     except TemplateError:
-        return False
-    return True
+        return ""
 
 
 @lru_cache(maxsize=8)

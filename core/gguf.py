@@ -4,18 +4,16 @@ A converted model is a folder in the user's cache, named by the SHA-256 of its f
 tokenizer, chat template and generation settings, and depends on nothing but the file.
 """
 
-import shutil
 import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from filelock import FileLock
 from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-from core.cache import cached_sha256, user_cache
+from core.cache import build_once, cached_sha256, user_cache
 from core.errors import InputError, first_line
 from core.progress import log
 
@@ -30,12 +28,6 @@ def is_gguf(name: str) -> bool:
 
 def gguf_sha256(name: str) -> str:
     """SHA-256 of a GGUF file.
-
-    Args:
-        name: path of the file, as the user wrote it.
-
-    Returns:
-        The hash in hexadecimal digits.
 
     Raises:
         InputError: there is no such file, or it cannot be read, or the cache cannot be written.
@@ -55,6 +47,8 @@ def gguf_sha256(name: str) -> str:
 def model_folder(name: str) -> str:
     """What Transformers loads for a model's name: the converted folder of a GGUF file, else the name itself.
 
+    A file is converted when it is asked for first. Of several processes one converts it, and the others wait.
+
     Args:
         name: folder, Hub id or path of a `.gguf` file, as the user wrote it.
 
@@ -62,49 +56,29 @@ def model_folder(name: str) -> str:
         A folder or a Hub id.
 
     Raises:
-        InputError: the GGUF file is missing or cannot be converted; says what to do.
+        InputError: the GGUF file is missing, damaged or of an unknown architecture, or the package `gguf` is missing.
     """
-    return str(converted(Path(name))) if is_gguf(name) else name
+    if not is_gguf(name):
+        return name
+    folder = user_cache() / "models" / gguf_sha256(name)[:16]
 
-
-def converted(path: Path) -> Path:
-    """The folder of a converted GGUF file. It is converted when that was not done before.
-
-    Several processes may ask for the same file at once: one converts it, the others wait.
-
-    Args:
-        path: the GGUF file.
-
-    Returns:
-        A folder in the user's cache, which `from_pretrained` loads.
-
-    Raises:
-        InputError: the file is missing, damaged or of an unknown architecture, or the package `gguf` is missing.
-    """
-    sha256 = gguf_sha256(str(path))
-    folder = user_cache() / "models" / sha256[:16]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_suffix(".lock")):
-        if folder.is_dir():
-            return folder
+    def build(partial: Path) -> None:
         if find_spec("gguf") is None:
-            raise InputError(f"{path}: a GGUF file is read with the package `gguf`; `pip install gguf` installs it.")
-        log.info("%s: converting to safetensors (once)", path)
+            raise InputError(f"{name}: a GGUF file is read with the package `gguf`; `pip install gguf` installs it.")
+        log.info("%s: converting to safetensors (once)", name)
         start = time.monotonic()
-        partial = folder.with_suffix(".partial")
-        shutil.rmtree(partial, ignore_errors=True)  # of a conversion that was stopped
         try:
-            convert(path, partial)
+            convert(Path(name), partial)
         except Exception as error:  # whatever a reader may raise for a damaged file
-            shutil.rmtree(partial, ignore_errors=True)
             raise InputError(
-                f"{path} cannot be converted: {first_line(error).rstrip('.')}. Is the file complete, and does "
+                f"{name} cannot be converted: {first_line(error).rstrip('.')}. Is the file complete, and does "
                 "Transformers read its architecture from GGUF (docs/models.md)?"
             ) from error
-        partial.rename(folder)
-        size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
-        log.info("%s: converted in %.0f s, %.0f MB -> %s", path, time.monotonic() - start, size, folder)
-    return folder
+        size = sum(file.stat().st_size for file in partial.iterdir()) / 1e6
+        log.info("%s: converted in %.0f s, %.0f MB -> %s", name, time.monotonic() - start, size, folder)
+
+    build_once(folder, build)
+    return str(folder)
 
 
 def convert(path: Path, folder: Path) -> None:
@@ -112,13 +86,6 @@ def convert(path: Path, folder: Path) -> None:
 
     Weights become float32: a quantized weight is an integer times a float16 scale, and has more digits than bfloat16.
     A model is rounded when it is loaded, where `rewriter.dtype` or `generator.dtype` say so.
-
-    Args:
-        path: the GGUF file.
-        folder: where the model goes.
-
-    Raises:
-        Exception: the file cannot be read; readers of damaged files raise all kinds.
     """
     from gguf import GGUFReader  # an optional package
 

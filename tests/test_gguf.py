@@ -12,7 +12,7 @@ import torch
 
 from core.cache import user_cache
 from core.errors import InputError
-from core.gguf import converted, is_gguf, model_folder
+from core.gguf import is_gguf, model_folder
 from core.language_model import load_language_model
 from core.model_spec import ModelSpec
 from core.scoring_settings import ScoringSettings
@@ -100,7 +100,7 @@ def test_smollm2_answers(smollm2, caplog):
     ]  # fmt: skip
     assert greedy_answer(lm, "What is the capital of France?") == "The capital of France is Paris."
     assert (lm.name, lm.stop_ids, lm.context) == (smollm2, [lm.tokenizer.convert_tokens_to_ids("<|im_end|>")], 8192)
-    assert Path(lm.model.name_or_path) == converted(Path(smollm2))  # which an adapter's settings name
+    assert lm.model.name_or_path == model_folder(smollm2)  # which an adapter's settings name
     caplog.clear()
     load_language_model(smollm2, dtype="bfloat16")
     assert not caplog.records  # nothing was converted again
@@ -165,30 +165,30 @@ def test_other_files_of_the_folder_decide_nothing(tmp_path, cache):
 @needs_gguf
 def test_the_same_file_under_another_name_is_not_converted_again(tmp_path, cache, caplog):
     path = write_gguf(tmp_path / "tiny.gguf")
-    folder = converted(path)
+    folder = model_folder(str(path))
     caplog.set_level(logging.INFO)
     caplog.clear()
-    assert converted(path.rename(tmp_path / "other.gguf")) == folder
+    assert model_folder(str(path.rename(tmp_path / "other.gguf"))) == folder
     assert not caplog.records
 
 
 @needs_gguf
 def test_processes_convert_a_file_once(tmp_path, cache):
-    path = write_gguf(tmp_path / "tiny.gguf")
+    path = str(write_gguf(tmp_path / "tiny.gguf"))
     cache.mkdir(parents=True)
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        folders = pool.map(converted, [path, path])
+        folders = list(map(Path, pool.map(model_folder, [path, path])))
     assert folders[0] == folders[1] and (folders[0] / "model.safetensors").is_file()
     assert [entry for entry in cache.iterdir() if entry.suffix != ".lock"] == [folders[0]]
 
 
 @needs_gguf
 def test_a_stopped_conversion_is_done_again(tmp_path, cache):
-    path = write_gguf(tmp_path / "tiny.gguf")
-    partial = cache / f"{ModelSpec(str(path)).fingerprint}.partial"
+    path = str(write_gguf(tmp_path / "tiny.gguf"))
+    partial = cache / f".{ModelSpec(path).fingerprint}.partial"
     partial.mkdir(parents=True)
     (partial / "half").write_text("x")
-    assert not (converted(path) / "half").exists() and not partial.exists()
+    assert not (Path(model_folder(path)) / "half").exists() and not partial.exists()
 
 
 # ------------------------------------------------------------------ errors
