@@ -60,26 +60,21 @@ class DataSettings(DataFiles):
     world_seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse data sets that cannot be told apart, and gold passages without their turns.
-
-        Raises:
-            InputError: names the setting, the value and the way out.
-        """
         for name in self.sets:
             if not re.fullmatch(r"[\w-]+", name):
                 raise InputError(f"`data.sets` has the name {name!r}; use letters, digits, `_` and `-`.")
-        files = [each.name for each in fields(DataFiles) if getattr(self, each.name)]
-        if self.sets and files:
+        present = [field.name for field in fields(DataFiles) if getattr(self, field.name)]
+        if self.sets and present:
             raise InputError(
-                f"`data.{files[0]}` and `data.sets` are both set; move `{files[0]}` into a set of `data.sets`, or "
-                f"leave one of the two out (`--data.{files[0]} null`)."
+                f"`data.{present[0]}` and `data.sets` are both set; move `{present[0]}` into a set of `data.sets`, or "
+                f"leave one of the two out (`--data.{present[0]} null`)."
             )
         if self.sets and self.format == "tiny_world":
             raise InputError(
                 "`data.sets` needs files; `data.format: tiny_world` makes its own. Leave one of the two out."
             )
-        sections: dict[str, DataFiles] = {f"data.sets.{name}": files for name, files in self.sets.items()}
-        for section, files in (sections or {"data": self}).items():
+        sections = {"data": self} | {f"data.sets.{name}": files for name, files in self.sets.items()}
+        for section, files in sections.items():
             if files.qrels and not files.test:
                 raise InputError(
                     f"`{section}.qrels` belongs to `{section}.test`, which is not set; gold passages of turns that "

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,7 @@ class DataSource:
 
     def has(self, split: str) -> bool:
         """Whether the data set has turns of a split."""
-        if split == "development" and not self.development_share:
-            return False
-        return bool(getattr(self, self.field_of(split)))
+        return bool(getattr(self, self.field_of(split))) and (split != "development" or self.development_share > 0)
 
     def turns_file(self, split: str) -> Path:
         """The file that holds a split.
@@ -102,20 +100,15 @@ def data_sources(data: DataSettings, run_dir: Path) -> list[DataSource]:
     if data.format == "tiny_world":
         files = {field: str(run_dir / "data" / f"{field}.jsonl") for field in ("train", "test", "corpus")}
         return [DataSource("", "records", **files)]
-    if not data.sets:
-        files = {field.name: getattr(data, field.name) for field in fields(DataFiles)}
-        named = {"": files}
-    else:
-        named = {name: asdict(files) for name, files in data.sets.items()}
     return [
         DataSource(
             name,
             data.format,
-            **files,
-            holdout=0.0 if files["test"] else data.holdout,
+            **{field.name: getattr(files, field.name) for field in fields(DataFiles)},
+            holdout=0.0 if files.test else data.holdout,
             development_share=data.development_share,
         )
-        for name, files in named.items()
+        for name, files in (data.sets or {"": data}).items()
     ]
 
 
@@ -128,9 +121,8 @@ def sources_with(sources: Sequence[DataSource], split: str) -> list[DataSource]:
     chosen = [source for source in sources if source.has(split)]
     if not chosen and sources[0].name:
         share = " or keep some turns of `train` for it with `--data.holdout 0.1`" if split == "test" else ""
-        raise InputError(
-            f"no set of `data.sets` has a `{sources[0].field_of(split)}` file; name it in one of them{share}."
-        )
+        field = sources[0].field_of(split)
+        raise InputError(f"no set of `data.sets` has a `{field}` file; name it in one of them{share}.")
     for source in chosen or sources[:1]:
         source.turns_file(split)
     return chosen

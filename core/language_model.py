@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,14 +26,10 @@ PLAIN_TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'Reply:' }}{% endif %}"
 )
 NO_THINKING = "{%- set enable_thinking = false -%}"  # before the templates of Qwen3, GLM 4.5 and the like
-
-
 LOADING_ERRORS = (
     OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError, TemplateError,
     UserWarning, AssertionError,
 )  # fmt: skip
-
-
 COUNTS_GAPS = ("mpt", "gpt_neo")  # the gaps between rows of a batch count as distance, in alibi or a local window
 
 
@@ -76,19 +72,15 @@ class LanguageModel:
         special = set(self.tokenizer.all_special_ids)
         first, second, third = [token for token in range(len(special) + 3) if token not in special][:3]
         positions = torch.tensor([[0, 1, 1]], device=self.device)
+        three, two = (torch.tensor([ids], device=self.device) for ids in ([first, second, third], [first, third]))
         with torch.inference_mode():
             try:
-                masked = self.model(
-                    input_ids=torch.tensor([[first, second, third]], device=self.device),
-                    attention_mask=mask,
-                    position_ids=positions,
-                )
+                masked = self.model(input_ids=three, attention_mask=mask, position_ids=positions)
             except (RuntimeError, ValueError, TypeError, IndexError):
                 return False
-            plain = self.model(input_ids=torch.tensor([[first, third]], device=self.device))
-        tolerance = 1e-3 if self.model.dtype == torch.float32 else 0.1
-        difference = masked.logits[0, -1].float().softmax(-1) - plain.logits[0, -1].float().softmax(-1)
-        return difference.abs().sum().item() < tolerance
+            plain = self.model(input_ids=two)
+        masked, plain = (output.logits[0, -1].float().softmax(-1) for output in (masked, plain))
+        return (masked - plain).abs().sum().item() < (1e-3 if self.model.dtype == torch.float32 else 0.1)
 
     @property
     def stop_ids(self) -> list[int]:
@@ -100,11 +92,8 @@ class LanguageModel:
         """Activate one of the adapters of `load_with_adapters`; None activates the base model."""
         if adapter is not None:
             self.model.set_adapter(adapter)
-            yield self
-        elif isinstance(self.model, PeftModel):
-            with self.model.disable_adapter():
-                yield self
-        else:
+        base = adapter is None and isinstance(self.model, PeftModel)
+        with self.model.disable_adapter() if base else nullcontext():
             yield self
 
 
@@ -136,27 +125,25 @@ def load_language_model(
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        torch.device(device)
-    except RuntimeError as error:
-        raise InputError(f"there is no device `{device}`; take cpu, cuda or such as cuda:1.") from error
+        usable = torch.device(device).type != "meta"  # which holds no values
+    except RuntimeError:
+        usable = False
+    if not usable:
+        raise InputError(f"there is no device `{device}` for a model; take cpu, cuda or such as cuda:1.")
     folder = model_folder(name)
     try:
         for part in (folder, adapter or ""):
             check_folder(part)
         if adapter and (Path(adapter) / "adapter/adapter_config.json").is_file():
             raise FileNotFoundError(f"the adapter is the folder {Path(adapter) / 'adapter'}")
-        if torch.device(device).type == "meta":
-            raise ValueError("the device `meta` holds no values; take cpu or cuda")
         tokenizer = load_tokenizer(folder)
         model, report = AutoModelForCausalLM.from_pretrained(
             folder, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True
         )
-        if mismatched := [*report["missing_keys"], *report["unexpected_keys"]]:
-            log.warning("%s: %d weights do not fit its settings (first: `%s`)", name, len(mismatched), min(mismatched))
-        if report["missing_keys"]:
-            raise ValueError(
-                f"{len(report['missing_keys'])} weights are missing, such as {min(report['missing_keys'])}"
-            )
+        if missing := report["missing_keys"]:
+            raise ValueError(f"{len(missing)} weights are missing, such as {min(missing)}")
+        if extra := report["unexpected_keys"]:
+            log.warning("%s: %d weights do not fit its settings (first: `%s`)", name, len(extra), min(extra))
         check_batches(name, model)
         if adapter:
             with warnings.catch_warnings():

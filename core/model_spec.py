@@ -24,9 +24,9 @@ class ModelSpec:
     @property
     def fingerprint(self) -> str:
         """The hash of weights, configuration and tokenizer (of the file, for a GGUF file), or the Hub id."""
-        return "+".join(_fingerprint(part) for part in (self.name, self.adapter) if part)
+        return "+".join(fingerprint_of(part) for part in (self.name, self.adapter) if part)
 
-    def load(self, trainable: bool = False) -> "LanguageModel":
+    def load(self, trainable: bool = False) -> LanguageModel:
         """Load the model; see `load_language_model`."""
         return load_language_model(self.name, self.adapter, self.dtype, trainable)
 
@@ -51,7 +51,7 @@ def generator_spec(options: GeneratorSettings, rewriter: RewriterSettings) -> Mo
     return ModelSpec(options.model, options.adapter, options.dtype)
 
 
-def _fingerprint(name: str) -> str:
+def fingerprint_of(name: str) -> str:
     if is_gguf(name):
         return gguf_sha256(name)[:16]
     folder = Path(name)

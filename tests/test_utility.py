@@ -194,7 +194,7 @@ def test_a_bad_start_leaves_nothing_behind(random_llama, tmp_path):
     assert "there is no folder" in run(*words, *out, *seper, tmp_path / "nowhere", ok=False)
     said = run(*words, *out, *seper, "exact", "--sample_tokens", "1000000", ok=False)
     assert "`--sample_tokens` must be below the context" in said
-    assert "there is no device `foo`" in run(*words, *out, "--device", "foo", ok=False)
+    assert "there is no device `foo` for a model" in run(*words, *out, "--device", "foo", ok=False)
     run(*words, *out)
     assert "out.jsonl is there already and will be replaced" in run(*words, *out)
 
