@@ -25,9 +25,6 @@ from core.settings import Settings
 T = TypeVar("T")
 
 
-# ------------------------------------------------------------------ values
-
-
 class Loader(yaml.SafeLoader):
     """YAML in which a mapping has each key once (of two sections by one name the first would be lost), and `1e-4` is
     a number."""
@@ -95,22 +92,8 @@ def parse_value(text: Any, annotation: Any, flag: str) -> Any:
     return load_yaml(text, f"`{flag}`: ")
 
 
-# ------------------------------------------------------------------ flags
-
-
 class Parser(argparse.ArgumentParser):
-    """A parser of whole flag names. Values that are not given are not in its result; errors are InputErrors."""
-
-    def __init__(self, description: str | None, usage: str | None = None):
-        module = sys.modules["__main__"].__spec__
-        super().__init__(
-            prog=f"python -m {module.name.removesuffix('.__main__')}" if module else None,
-            usage=usage,
-            description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            argument_default=argparse.SUPPRESS,
-            allow_abbrev=False,
-        )
+    """A parser whose errors are InputErrors."""
 
     def error(self, message: str) -> None:
         raise InputError(f"{message}; `--help` lists the flags.")
@@ -119,25 +102,35 @@ class Parser(argparse.ArgumentParser):
 def build_parser(kind: type, description: str | None, usage: str | None = None) -> Parser:
     """A parser with a flag for each field of a dataclass, and `--section.key` for those of the dataclasses in it.
 
-    A `_` at the end of a name keeps it apart from Python's own words; the flag is without it. Of the dataclass itself,
-    a `bool` is a switch and a list takes several values, which with `metadata={"positional": True}` come without a
-    flag.
+    Values that are not given are not in its result. A `_` at the end of a name keeps it apart from Python's own words;
+    the flag is without it. Of the dataclass itself, a `bool` is a switch and a list takes several values, which with
+    `metadata={"positional": True}` come without a flag.
     """
-    parser = Parser(description, usage)
+    module = sys.modules["__main__"].__spec__
+    parser = Parser(
+        prog=f"python -m {module.name.removesuffix('.__main__')}" if module else None,
+        usage=usage,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
     for section, settings in groupby(settings_of(kind), key=attrgetter("section")):
         group = parser.add_argument_group(title_of(section))
         for setting in settings:
             base, _, optional = split_type(setting.type) if section is kind else (None, (), False)
-            options: dict[str, Any] = {"nargs": "+"} if get_origin(base) is list else {}
-            if setting.positional and optional:
-                options["nargs"] = "?"
-            options |= {"action": "store_true"} if base is bool else {"metavar": setting.name.split(".")[-1].upper()}
             default = f"; default {setting.default}" if setting.default else ""
-            text = f"{setting.help} ({describe(setting.type)}{default})".replace("%", "%%")
-            if not setting.positional and setting.name.endswith("_"):
-                options["dest"] = setting.name
-            flag = setting.name if setting.positional else f"--{setting.name.rstrip('_')}"
-            group.add_argument(flag, help=text, **options)
+            options = {"help": f"{setting.help} ({describe(setting.type)}{default})".replace("%", "%%")}
+            if base is bool:
+                options["action"] = "store_true"
+            else:
+                options["metavar"] = setting.name.split(".")[-1].upper()
+            if get_origin(base) is list:
+                options["nargs"] = "+"
+            if setting.positional:
+                group.add_argument(setting.name, **options, **({"nargs": "?"} if optional else {}))
+            else:
+                group.add_argument(f"--{setting.name.rstrip('_')}", dest=setting.name, **options)
     return parser
 
 
@@ -165,26 +158,8 @@ def parse_flags(kind: type[T], description: str | None, argv: list[str] | None =
     return flags
 
 
-# ------------------------------------------------------------------ settings
-
-
-def settings_parser(description: str | None, argv: list[str]) -> Parser:
-    """A parser with a flag for every setting, and those that the command line has for keys of a mapping, such as
-    `--dpo.beta` and `--data.sets.NAME.train`."""
-    parser = build_parser(Settings, description, "%(prog)s [--config FILE] [--section.key VALUE ...]")
-    parser.add_argument("--config", action="append", help="YAML file with the settings of one run")
-    parser.add_argument("--print_config", action="store_true", help="print all settings as YAML and exit")
-    known = {"config", "print_config", "help", *(setting.name for setting in settings_of(Settings))}
-    names = [word[2:].partition("=")[0] for word in argv if word.startswith("--")]
-    for name in dict.fromkeys(names):
-        if name not in known:
-            type_at(Settings, name.split("."), "command line: ")
-            parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
-    return parser
-
-
 def read_settings(description: str | None, argv: list[str] | None = None) -> Settings:
-    """Settings of one run: YAML first, then flags.
+    """Settings of one run: YAML first, then flags, also for keys of a mapping such as `--dpo.beta`.
 
     Args:
         description: text at the top of `--help`.
@@ -194,8 +169,18 @@ def read_settings(description: str | None, argv: list[str] | None = None) -> Set
         InputError: a file, section, key or value is not usable; names it and the nearest right one.
     """
     argv = sys.argv[1:] if argv is None else argv
-    flags = vars(settings_parser(description, argv).parse_args(argv))
-    files, show = flags.pop("config", []), flags.pop("print_config", False)
+    parser = build_parser(Settings, description, "%(prog)s [--config FILE] [--section.key VALUE ...]")
+    parser.add_argument("--config", action="append", default=[], help="YAML file with the settings of one run")
+    parser.add_argument(
+        "--print_config", action="store_true", default=False, help="print all settings as YAML and exit"
+    )
+    known = {"config", "print_config", "help", *(setting.name for setting in settings_of(Settings))}
+    for name in dict.fromkeys(word[2:].partition("=")[0] for word in argv if word.startswith("--")):
+        if name not in known:  # a key of a mapping
+            type_at(Settings, name.split("."), "command line: ")
+            parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
+    flags = vars(parser.parse_args(argv))
+    files, print_config = flags.pop("config"), flags.pop("print_config")
     values: dict[str, Any] = {"run": {}}
     for path in files:
         for section, content in read_yaml(path).items():
@@ -210,13 +195,10 @@ def read_settings(description: str | None, argv: list[str] | None = None) -> Set
             target = target[parent]
         target[name] = parse_value(text, type_at(Settings, [*parents, name]), key)
     settings = validate(Settings, values)
-    if show:
+    if print_config:
         print(yaml.safe_dump(asdict(settings), sort_keys=False), end="")
         raise SystemExit(0)
     return settings
-
-
-# ------------------------------------------------------------------ commands
 
 
 def run_command(main: Callable[[], Any]) -> None:

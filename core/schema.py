@@ -129,9 +129,7 @@ def name_of(path: Sequence[str | int]) -> str:
     return name.removeprefix(".").rstrip("_")
 
 
-@cache
-def adapter_of(kind: type[T]) -> TypeAdapter[T]:
-    return TypeAdapter(kind)
+adapter_of = cache(TypeAdapter)
 
 
 def validate(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
