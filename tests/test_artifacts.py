@@ -45,4 +45,4 @@ def test_a_file_that_is_not_written_to_its_end_stays_as_it_was(tmp_path):
     write_atomic(path, ["whole", "\n"])
     with pytest.raises(OSError):
         write_atomic(path, pieces())
-    assert path.read_text() == "whole\n"
+    assert path.read_text() == "whole\n" and list(tmp_path.iterdir()) == [path]
