@@ -25,17 +25,11 @@ class PrefixGroup:
 
 
 def group_by_prefix(sequences: Sequence[list[int]], limits: Sequence[int]) -> list[PrefixGroup]:
-    """Group sequences so that few tokens are read more than once.
+    """Groups of sequences with a common prefix, such that few tokens are read more than once.
 
     Sorting sequences by token ids walks their prefix trie depth-first, so sequences with a long common prefix are
-    neighbours. A sequence joins the group before it if the group then saves more tokens.
-
-    Args:
-        sequences: token ids, each of any length.
-        limits: most tokens of each sequence that may belong to a shared prefix.
-
-    Returns:
-        Groups that together hold every position once. A group of one sequence has no prefix.
+    neighbours. A sequence joins the group before it if the group then saves more tokens. A group of one sequence has
+    no prefix. `limits` has the most tokens of each sequence that may belong to a prefix.
     """
     groups: list[tuple[int, list[int]]] = []
     for position in sorted(range(len(sequences)), key=sequences.__getitem__):
@@ -65,11 +59,8 @@ def batches_by_tokens(lengths: Sequence[int], budget: int) -> list[list[int]]:
 def batch_groups(groups: Sequence[PrefixGroup], lengths: Sequence[int], budget: int) -> list[list[PrefixGroup]]:
     """Batches of sequences whose lengths after their prefixes are alike, so that little of a batch is padding.
 
-    Args:
-        groups: a group whose members differ much in length, or that exceeds the budget, is split; its parts share the
-            prefix among themselves.
-        lengths: size of each sequence in tokens, the room for its output included.
-        budget: most tokens of a batch, sequences times the longest; a longer sequence is a batch of its own.
+    A group whose members differ much in length, or that exceeds the budget, is split; its parts share the prefix
+    among themselves.
     """
     parts: list[PrefixGroup] = []
     for group in groups:
@@ -103,10 +94,10 @@ def run_batched(
     """Process sequences in batches; a batch that does not fit in memory is processed again in halves.
 
     Args:
-        sequences: as in `group_by_prefix`.
-        limits: as in `group_by_prefix`.
-        lengths: as in `batch_groups`.
-        budget: as in `batch_groups`.
+        sequences: token ids, each of any length.
+        limits: most tokens of each sequence that may belong to a shared prefix.
+        lengths: size of each sequence in tokens, the room for its output included.
+        budget: most tokens of a batch, sequences times the longest; a longer sequence is a batch of its own.
         process: takes one batch.
 
     Raises:
@@ -140,10 +131,7 @@ def run_batched(
 
 
 def use_cores(threads: int | None = None) -> None:
-    """Let torch use the cores of this machine: `accelerate launch` allows a process on a CPU one thread.
-
-    Args:
-        threads: threads of this process; its share of the cores when not given.
-    """
+    """Set torch's threads, by default to this process's share of the cores: `accelerate launch` allows a process on a
+    CPU one thread."""
     here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // here))

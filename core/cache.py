@@ -21,11 +21,8 @@ def user_cache() -> Path:
 
 
 def cached_sha256(path: Path, cache: Path) -> str:
-    """SHA-256 of a file. It is noted in a cache, and computed again after the file's size, inode or times changed.
-
-    Raises:
-        OSError: the file cannot be read, or the note cannot be written.
-    """
+    """SHA-256 of a file. It is noted in the folder `cache`, and computed again after the file's size, inode or times
+    changed."""
     status = path.stat()
     state = [str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
     note = cache / "sources" / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]}.json"

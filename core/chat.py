@@ -19,10 +19,6 @@ def normalize_messages(tokenizer: PreTrainedTokenizerBase, messages: list[Messag
     Control tokens in their texts are broken up, and adjacent messages of one role are merged. Where the template
     raises for a system message, or drops it, its text heads the first user message. Where it still raises (for
     example for a conversation that the assistant begins), the conversation becomes a transcript in one user message.
-
-    Args:
-        tokenizer: of the model.
-        messages: a system message, then user and assistant messages; the last one is the user's.
     """
     messages = [message | {"content": escape_special_tokens(tokenizer, message["content"])} for message in messages]
     template = str(tokenizer.chat_template)
@@ -73,8 +69,6 @@ def escape_special_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
 
 def chat_ids(tokenizer: PreTrainedTokenizerBase, chats: Sequence[list[Message]]) -> list[list[int]]:
     """Token ids of chat prompts up to where the answer begins; the template alone places a BOS.
-
-    Many at once take a quarter of the time of one by one.
 
     Raises:
         InputError: the template refuses a prompt; gives its reason and the roles of the first one.
@@ -159,6 +153,7 @@ def completion_ids(lm: LanguageModel, text: str) -> list[int]:
 
 @lru_cache(maxsize=8)
 def warn_of_template(name: str) -> None:
+    """Warn once per model."""
     log.warning(
         "%s: its chat template puts more than the reply after a prompt; the probability of a reply is taken as if the "
         "model began with it", name

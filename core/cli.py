@@ -43,11 +43,7 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.
 
 
 def load_yaml(text: str | bytes, place: str) -> Any:
-    """The value of a YAML text.
-
-    Raises:
-        InputError: it is not valid YAML, or a key stands twice; begins with `place`.
-    """
+    """The value of a YAML text; a message begins with `place`."""
     try:
         return yaml.load(text, Loader)
     except yaml.MarkedYAMLError as error:
@@ -57,11 +53,7 @@ def load_yaml(text: str | bytes, place: str) -> Any:
 
 
 def read_yaml(path: str) -> dict[str, Any]:
-    """The settings in a file, by section.
-
-    Raises:
-        InputError: it cannot be read, or has an unknown section or setting.
-    """
+    """The settings in a file, by section; their names are known."""
     place = f"--config {path}: "
     try:
         sections = load_yaml(Path(path).read_bytes(), place)
@@ -79,10 +71,7 @@ def read_yaml(path: str) -> dict[str, Any]:
 def parse_value(text: Any, annotation: Any, flag: str) -> Any:
     """The value of a flag: texts, paths and choices as they are, anything else as YAML; `null` is None.
 
-    Args:
-        text: of the command line; a list of texts, or True, for a flag that takes several, or no, values.
-        annotation: type of the setting.
-        flag: name of the setting, for messages.
+    `text` is a list of texts, or True, for a flag that takes several, or no, values.
     """
     kind, _, optional = split_type(annotation)
     if isinstance(text, list):

@@ -4,12 +4,7 @@
 def transcript(history: list[dict[str, str]], question: str | None = None) -> str:
     """The conversation as plain lines, the current question last.
 
-    Args:
-        history: messages with `role` (`user` or `assistant`) and `content`, oldest first.
-        question: the user's current question, if it is to follow.
-
-    Returns:
-        For example `"User: Who made it?\\nAssistant: Ann Lee\\nUser: Where was she born?"`.
+    For example `"User: Who made it?\\nAssistant: Ann Lee\\nUser: Where was she born?"`.
     """
     lines = [f"{message['role'].capitalize()}: {message['content']}" for message in history]
     return "\n".join(lines if question is None else [*lines, f"User: {question}"])

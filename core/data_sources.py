@@ -19,7 +19,7 @@ class DataSource:
     """The files of one data set, and the shares of its conversations that are kept out of training.
 
     `name` is empty in a run without `data.sets`. `corpus` is a file or the name of a Hub data set. `holdout` is 0
-    where there is a `test` file.
+    where there is a `test` file. Files that are missing or do not fit raise an `InputError` that names the setting.
     """
 
     name: str
@@ -45,19 +45,11 @@ class DataSource:
         return bool(getattr(self, self.field_of(split))) and (split != "development" or self.development_share > 0)
 
     def turns_file(self, split: str) -> Path:
-        """The file that holds a split.
-
-        Raises:
-            InputError: the setting is missing, or the file is.
-        """
+        """The file that holds a split. It must be set and exist."""
         return self._file(self.field_of(split))
 
     def qrels_file(self, split: str) -> Path | None:
-        """The file with the gold passages of a split, where the data set has one.
-
-        Raises:
-            InputError: the file is missing, or the format of the turns has no use for it.
-        """
+        """The file with the gold passages of a split, where there is one. It must exist and suit the format."""
         field = "qrels" if self.field_of(split) == "test" else "train_qrels"
         if not getattr(self, field):
             return None
@@ -78,11 +70,7 @@ class DataSource:
         return Path(value)
 
     def check_corpus(self) -> None:
-        """Make sure that the collection is a file, or reads like the name of a Hub data set.
-
-        Raises:
-            InputError: it is not set, or there is no such file.
-        """
+        """Make sure that the collection is a file, or reads like the name of a Hub data set."""
         key = self.setting("corpus")
         if not self.corpus:
             raise InputError(f"`{key}` is not set; name a file or a data set of the Hub with `--{key} FILE_OR_NAME`.")
@@ -91,12 +79,8 @@ class DataSource:
 
 
 def data_sources(data: DataSettings, run_dir: Path) -> list[DataSource]:
-    """The data sets of a run: those of `data.sets`, or the one of the other `data` settings.
-
-    Args:
-        data: the settings.
-        run_dir: the run folder; the tiny world keeps its files in `<run_dir>/data`.
-    """
+    """The data sets of a run: those of `data.sets`, or the one of the other `data` settings. The tiny world keeps its
+    files in `<run_dir>/data`."""
     if data.format == "tiny_world":
         files = {field: str(run_dir / "data" / f"{field}.jsonl") for field in ("train", "test", "corpus")}
         return [DataSource("", "records", **files)]
@@ -113,11 +97,7 @@ def data_sources(data: DataSettings, run_dir: Path) -> list[DataSource]:
 
 
 def sources_with(sources: Sequence[DataSource], split: str) -> list[DataSource]:
-    """The data sets that have turns of a split.
-
-    Raises:
-        InputError: no data set has; names the setting.
-    """
+    """The data sets that have turns of a split; at least one must."""
     chosen = [source for source in sources if source.has(split)]
     if not chosen and sources[0].name:
         share = " or keep some turns of `train` for it with `--data.holdout 0.1`" if split == "test" else ""

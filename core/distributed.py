@@ -42,22 +42,17 @@ def wait_for_all() -> None:
         try:
             connected().wait_for_everyone()
         except RuntimeError as error:
-            raise InputError(
-                f"another process has stopped; its message says why ({first_line(error):.100})."
-            ) from error
+            reason = f"{first_line(error):.100}"
+            raise InputError(f"another process has stopped; its message says why ({reason}).") from error
 
 
 def check_launch() -> None:
-    """Make sure that several processes were not asked for in vain.
+    """Refuse `accelerate launch --num_processes N` where it starts one process.
 
-    `accelerate launch --num_processes N` starts N processes on several GPUs only. Elsewhere it sets `MASTER_ADDR` as
-    for N processes, and starts a single one without `WORLD_SIZE`.
-
-    Raises:
-        InputError: they were; names the command that starts several.
+    It starts N processes on several GPUs only. Elsewhere it sets `MASTER_ADDR` as for N processes, but no
+    `WORLD_SIZE`, and starts a single one.
     """
-    names = os.environ.keys()
-    if "ACCELERATE_USE_CPU" not in names or "MASTER_ADDR" not in names or "WORLD_SIZE" in names:
+    if not {"ACCELERATE_USE_CPU", "MASTER_ADDR"} <= os.environ.keys() or "WORLD_SIZE" in os.environ:
         return
     module = sys.modules["__main__"].__spec__
     script = ["-m", module.name] if module else sys.argv[:1]

@@ -53,19 +53,12 @@ The choice of a row is independent of the rest of the batch."""
 
 
 def greedy(logprobs: Tensor, steps: Tensor, numbers: Tensor) -> Tensor:
-    """Choose the most likely token of each row."""
     return logprobs.argmax(-1)
 
 
 def entropy(logprobs: Tensor) -> Tensor:
-    """Entropy of each row of log-probabilities.
-
-    Args:
-        logprobs: [rows, vocabulary], float32.
-
-    Returns:
-        [rows] `H = -sum p log p` in nats; tokens of probability zero add 0 (arXiv 2601.23129, section 3).
-    """
+    """Entropy `H = -sum p log p` [rows], in nats, of log-probabilities [rows, vocabulary]; tokens of probability zero
+    add 0 (arXiv 2601.23129, section 3)."""
     return torch.special.entr(logprobs.exp()).sum(-1)
 
 

@@ -162,22 +162,14 @@ def load_language_model(
 
 
 def check_folder(name: str) -> None:
-    """Make sure that a name which can only be a folder's is one; the Hub would say something else about it.
-
-    Raises:
-        FileNotFoundError: there is no such folder.
-    """
+    """Make sure that a name which can only be a folder's is one; the Hub would say something else about it."""
     if name.startswith(("/", ".", "~")) and not Path(name).is_dir():
         raise FileNotFoundError(f"there is no folder {name}")
 
 
 def check_batches(name: str, model: PreTrainedModel) -> None:
-    """Make sure that a model gives a prompt in a batch the numbers that it gives it alone; warns where that ends at
-    some length.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """Make sure that a model gives a prompt in a batch the numbers that it gives it alone (a `ValueError` says why
+    not); warn where that ends at some length."""
     config = model.config.get_text_config()
     for layer in DynamicCache(config=model.config).layers:
         if isinstance(layer, LinearAttentionLayer) or not isinstance(layer, DynamicLayer):

@@ -32,11 +32,7 @@ class ModelSpec:
 
 
 def rewriter_spec(options: RewriterSettings) -> ModelSpec:
-    """The rewriter before training.
-
-    Raises:
-        InputError: `rewriter.model` is not set.
-    """
+    """The rewriter before training, which must be set."""
     if not options.model:
         raise InputError(
             "`rewriter.model` is not set; name a folder, a Hub id or a `.gguf` file with `--rewriter.model MODEL`."
@@ -62,11 +58,9 @@ def fingerprint_of(name: str) -> str:
 
 
 def load_with_adapters(spec: ModelSpec, adapters: Mapping[str, str]) -> LanguageModel:
-    """Load one base model with several adapters; `LanguageModel.using` switches between them.
+    """Load one base model (the adapter of `spec` is not looked at) with adapters, name -> folder or Hub id.
 
-    Args:
-        spec: the base model; its own adapter is not looked at.
-        adapters: name -> folder or Hub id.
+    `LanguageModel.using` switches between them.
 
     Raises:
         InputError: the model or an adapter cannot be loaded.

@@ -6,6 +6,7 @@ import resource
 import sys
 import time
 import warnings
+from contextlib import AbstractContextManager
 from threading import Event, Thread
 
 from tqdm import tqdm
@@ -31,15 +32,10 @@ def set_up_logging() -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING if first else logging.ERROR)
 
 
-class Progress:
+class Progress(AbstractContextManager):
     """A bar on a terminal, a plain line every few seconds elsewhere; both with rate and time left.
 
     The lines come from a thread, so that they also come while one batch takes minutes.
-
-    Args:
-        name: stage.
-        total: number of items.
-        unit: what is counted.
     """
 
     def __init__(self, name: str, total: int, unit: str = "turns"):
@@ -82,9 +78,6 @@ class Progress:
         self.closed.set()
         if self.bar is not None:
             self.bar.close()
-
-    def __enter__(self) -> "Progress":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -39,9 +39,6 @@ class HistoryMessage(TypedDict):
     content: str
 
 
-# --------------------------------------------------------------------------------------------------------------- input
-
-
 @dataclass(frozen=True)
 class Turn:
     """One question of a conversation; a line of `turns.jsonl`.
@@ -96,9 +93,6 @@ class Passage:
     def content(self) -> str:
         """What is indexed and what the generator reads: the title, if there is one, and the text."""
         return f"{self.title}\n{self.text}" if self.title and not self.text.startswith(self.title) else self.text
-
-
-# ------------------------------------------------------------------------------------------- candidates, lists, scores
 
 
 class Hit(NamedTuple):
@@ -220,9 +214,6 @@ class EvaluationRecord:
     id: str
     systems: dict[str, SystemResult] = field(default_factory=dict)
     shuffled_reward: float | None = None
-
-
-# --------------------------------------------------------------------------------------------- scoring, in the process
 
 
 @dataclass(frozen=True)

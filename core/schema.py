@@ -100,15 +100,9 @@ def describe(annotation: Any) -> str:
 
 
 def type_at(kind: Any, path: Sequence[str | int], place: str = "") -> Any:
-    """The type of a setting.
+    """The type of a setting of a dataclass; an InputError, which begins with `place`, names the nearest known one.
 
-    Args:
-        kind: a dataclass.
-        path: the way to the setting: names of fields, keys of mappings, numbers of list items.
-        place: where the setting was read, with `: `, for the message.
-
-    Raises:
-        InputError: there is no such setting; names the nearest one.
+    `path` leads to the setting: names of fields, keys of mappings, numbers of list items.
     """
     for depth, name in enumerate(path):
         kind, _, _ = split_type(kind)

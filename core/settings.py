@@ -4,7 +4,7 @@ A field's type has its range and choices, the docstring its help. Imports no tor
 """
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -230,8 +230,3 @@ class Settings(Validated):
             for name, value in getattr(self, section).items():
                 if isinstance(value, float) and not math.isfinite(value):
                     raise InputError(f"`{section}.{name}` must be a finite number, got {value}.")
-
-
-def as_plain(settings: Settings) -> dict[str, Any]:
-    """All settings as nested dicts, for the log and the records."""
-    return asdict(settings)

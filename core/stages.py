@@ -69,11 +69,7 @@ class Stage:
             )
 
     def expect(self, inputs: dict[str, Any]) -> None:
-        """Make sure that this stage was made with the same inputs as a later one.
-
-        Raises:
-            InputError: it was not; names the difference.
-        """
+        """Make sure that this stage was made with the same inputs as a later one."""
         before = {key: self.plan["inputs"].get(key) for key in inputs}
         self._refuse_changes({"inputs": before}, json.loads(json.dumps({"inputs": inputs})))
 
@@ -91,11 +87,7 @@ class Stage:
         return read_json(self.manifest_file, "settings", "inputs", "files", "counts")
 
     def check_files(self) -> None:
-        """Make sure that the records of a complete stage are those that its manifest describes.
-
-        Raises:
-            InputError: a file is missing or changed.
-        """
+        """Make sure that the records of a complete stage are those that its manifest describes."""
         for name, expected in self.manifest["files"].items():
             path = self.folder / name
             if not path.exists() or sha256(path) != expected:
@@ -105,11 +97,7 @@ class Stage:
         return self.manifest["counts"]["total"]
 
     def __iter__(self) -> Iterator[Any]:
-        """Every record, checked against its type.
-
-        Raises:
-            InputError: a line is damaged, or an id is repeated; names the file, the line and the way out.
-        """
+        """Every record, checked against its type. Damaged lines and repeated ids are named, with the way out."""
         for place, record, _ in self._lines():
             yield parse_record(self.record_type, record, place)
 

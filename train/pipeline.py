@@ -18,7 +18,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from core.artifacts import read_json, write_json
@@ -28,7 +28,7 @@ from core.distributed import lock_run_dir, process, wait_for_all
 from core.errors import InputError, nearest
 from core.progress import log, peak_memory_mb
 from core.records import Pair, TurnRecord
-from core.settings import ROUND_STAGES, Settings, as_plain
+from core.settings import ROUND_STAGES, Settings
 from core.stages import Stage, load_stage
 from retrieval.rankings import make_rankings
 from rewriter.candidates import make_candidates
@@ -220,10 +220,10 @@ def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None
     use_cores(settings.run.threads)
     lock_run_dir(settings.run.path)
     check_version(settings.run.path)
-    log.info("settings: %s", json.dumps(as_plain(settings)))
+    log.info("settings: %s", json.dumps(asdict(settings)))
     command = shlex.join(sys.argv)
     if process()[0] == 0:
-        write_json(settings.run.path / RUN_FILE, {"command": command, "settings": as_plain(settings)})
+        write_json(settings.run.path / RUN_FILE, {"command": command, "settings": asdict(settings)})
     run = Run(settings, prepare_data(settings) if sources is None else sources)
     check_inputs(run, stages)
     names = stage_names(settings.train.rounds)
