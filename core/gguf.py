@@ -27,11 +27,7 @@ def is_gguf(name: str) -> bool:
 
 
 def gguf_sha256(name: str) -> str:
-    """SHA-256 of a GGUF file.
-
-    Raises:
-        InputError: there is no such file, or it cannot be read, or the cache cannot be written.
-    """
+    """SHA-256 of a GGUF file, which must exist. It is noted in the user's cache."""
     path, cache = Path(name), user_cache()
     if not path.is_file():
         raise InputError(f"there is no model file {path}; `make smollm2` makes models/smollm2-135m-instruct.gguf.")
@@ -48,12 +44,6 @@ def model_folder(name: str) -> str:
     """What Transformers loads for a model's name: the converted folder of a GGUF file, else the name itself.
 
     A file is converted when it is asked for first. Of several processes one converts it, and the others wait.
-
-    Args:
-        name: folder, Hub id or path of a `.gguf` file, as the user wrote it.
-
-    Returns:
-        A folder or a Hub id.
 
     Raises:
         InputError: the GGUF file is missing, damaged or of an unknown architecture, or the package `gguf` is missing.

@@ -209,11 +209,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def check_room(lm: LanguageModel, max_new_tokens: int, key: str) -> None:
-    """Make sure that the longest output leaves room for a prompt.
-
-    Raises:
-        InputError: names the setting or flag `key`, its value and the model's context.
-    """
+    """Make sure that the longest output, by the setting or flag `key`, leaves room for a prompt."""
     if max_new_tokens >= lm.context:
         raise InputError(
             f"`{key}` must be below the context of {lm.name} ({lm.context} tokens), got {max_new_tokens}."

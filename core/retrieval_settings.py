@@ -75,15 +75,7 @@ class RetrievalSettings(Validated):
 
 
 def check_engines(retrieval: RetrievalSettings, sets: int) -> None:
-    """Refuse engines without what they need.
-
-    Args:
-        retrieval: the settings.
-        sets: number of `data.sets`, each with a collection of its own.
-
-    Raises:
-        InputError: names the setting that is missing or does not fit.
-    """
+    """Refuse engines without what they need, or that do not fit the number of `data.sets`."""
     engines = retrieval.hybrid if retrieval.engine == "hybrid" else [retrieval.engine]
     if retrieval.engine == "hybrid" and len(set(engines)) != 2:
         raise InputError(f"`retrieval.hybrid` must name two engines, such as [bm25s, dense]; got {engines}.")

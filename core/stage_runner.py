@@ -76,14 +76,12 @@ def run_stage(
     return stage
 
 
-def _run_batches(stage: Stage, items: Iterable, batch_size: int, load_worker: Callable, done: set[str]) -> None:
+def _run_batches(stage: Stage, items: Collection, batch_size: int, load_worker: Callable, done: set[str]) -> None:
     """Make the missing records of this process's batches."""
     rank, world = process()
     worker = None
     with Progress(stage.name, -(-len(items) // world)) as progress:
-        for number, batch in enumerate(batched(items, batch_size)):
-            if number % world != rank:
-                continue
+        for batch in islice(batched(items, batch_size), rank, None, world):
             missing = {item.id for item in batch} - done
             if missing:
                 worker = worker or load_worker()

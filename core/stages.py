@@ -150,14 +150,14 @@ class Stage:
 
     def finish(self, counts: dict[str, Any]) -> None:
         """Mark the stage complete. Called once, by rank 0, after every process has finished."""
-        files = {RECORDS: sha256(self.records_file)} if self.records_file.exists() else {}
-        seconds = round(time.monotonic() - self.started, 2)
-        write_json(
-            self.manifest_file,
-            self.plan
-            | {"counts": counts, "files": files, "seconds": seconds, "peak_memory_mb": round(peak_memory_mb())}
-            | {"versions": versions()},
-        )
+        manifest = self.plan | {
+            "counts": counts,
+            "files": {RECORDS: sha256(self.records_file)} if self.records_file.exists() else {},
+            "seconds": round(time.monotonic() - self.started, 2),
+            "peak_memory_mb": round(peak_memory_mb()),
+            "versions": versions(),
+        }
+        write_json(self.manifest_file, manifest)
 
 
 def line_at(path: Path, offset: int) -> str:
