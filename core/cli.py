@@ -43,7 +43,7 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.
 
 
 def load_yaml(text: str | bytes, place: str) -> Any:
-    """The value of a YAML text; a message begins with `place`."""
+    """The value of a YAML text; error messages begin with `place`."""
     try:
         return yaml.load(text, Loader)
     except yaml.MarkedYAMLError as error:
@@ -53,7 +53,7 @@ def load_yaml(text: str | bytes, place: str) -> Any:
 
 
 def read_yaml(path: str) -> dict[str, Any]:
-    """The settings in a file, by section; their names are known."""
+    """The settings in a file, by section, with every name checked."""
     place = f"--config {path}: "
     try:
         sections = load_yaml(Path(path).read_bytes(), place)

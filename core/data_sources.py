@@ -49,7 +49,7 @@ class DataSource:
         return self._file(self.field_of(split))
 
     def qrels_file(self, split: str) -> Path | None:
-        """The file with the gold passages of a split, where there is one. It must exist and suit the format."""
+        """The file with the gold passages of a split, if one is set; it must exist and suit the format."""
         field = "qrels" if self.field_of(split) == "test" else "train_qrels"
         if not getattr(self, field):
             return None
@@ -97,7 +97,7 @@ def data_sources(data: DataSettings, run_dir: Path) -> list[DataSource]:
 
 
 def sources_with(sources: Sequence[DataSource], split: str) -> list[DataSource]:
-    """The data sets that have turns of a split; at least one must."""
+    """The data sets that have turns of a split; it is an error if none has."""
     chosen = [source for source in sources if source.has(split)]
     if not chosen and sources[0].name:
         share = " or keep some turns of `train` for it with `--data.holdout 0.1`" if split == "test" else ""

@@ -27,7 +27,7 @@ def is_gguf(name: str) -> bool:
 
 
 def gguf_sha256(name: str) -> str:
-    """SHA-256 of a GGUF file, which must exist. It is noted in the user's cache."""
+    """SHA-256 of a GGUF file, which is noted in the user's cache."""
     path, cache = Path(name), user_cache()
     if not path.is_file():
         raise InputError(f"there is no model file {path}; `make smollm2` makes models/smollm2-135m-instruct.gguf.")

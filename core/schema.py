@@ -100,9 +100,9 @@ def describe(annotation: Any) -> str:
 
 
 def type_at(kind: Any, path: Sequence[str | int], place: str = "") -> Any:
-    """The type of a setting of a dataclass; an InputError, which begins with `place`, names the nearest known one.
+    """The type of a setting of a dataclass, by its path: names of fields, keys of mappings, numbers of list items.
 
-    `path` leads to the setting: names of fields, keys of mappings, numbers of list items.
+    For an unknown one, an InputError that begins with `place` names the nearest known one.
     """
     for depth, name in enumerate(path):
         kind, _, _ = split_type(kind)
