@@ -65,14 +65,9 @@ def entropy(logprobs: Tensor) -> Tensor:
 def token_logprobs_and_entropies(
     logits: Tensor, choose: Callable[[Tensor, slice], Tensor]
 ) -> tuple[list[int], list[float], list[float]]:
-    """Choose a token per row, and take its log-probability and the entropy of the row, in float32.
+    """Choose a token for each row of raw logits [rows, vocabulary]; take its log-probability and the row's entropy.
 
-    Args:
-        logits: [rows, vocabulary], raw, of any dtype; a few rows are converted at a time.
-        choose: (log-probabilities [part, vocabulary], slice of the rows) -> token ids [part].
-
-    Returns:
-        Token ids, log-probabilities and entropies, each [rows].
+    `choose` takes the log-probabilities of a few rows, in float32, and their slice; it returns token ids.
     """
     size = max(1, ROWS_IN_FLOAT32[logits.is_cuda] // logits.shape[-1])
     parts = []
