@@ -88,8 +88,8 @@ def test_ids_rows_and_contents(tmp_path):
     ("name", "text", "expected"),
     [
         ("c.jsonl", '{"id": "d"}', r"c.jsonl:1: the field `text` is missing"),
-        ("c.jsonl", '{"id": "d", "text": "x"}\n{"id": 7, "text": "x"}', r":2: the field `id` must be a text.*got 7"),
-        ("c.jsonl", '{"id": "d", "text": "  "}', r":1: the field `text` must be a text that is not empty"),
+        ("c.jsonl", '{"id": "d", "text": "x"}\n{"id": 7, "text": "x"}', r":2: `id` must be a text, got 7"),
+        ("c.jsonl", '{"id": "d", "text": "  "}', r":1: `text` must be a text that is not empty, got '  '"),
         ("c.jsonl", '{"id": "d", "text": "x", "title": 3}', r":1: `title` must be a text, got 3"),
         ("c.jsonl", '\n{"id": "d", "text": "x"\n', r":2: not valid JSON"),
         ("c.jsonl", b'{"id": "d", "text": "x"}\n{"id": "e", "text": "\xff"}\n', r":2: not UTF-8 text \(byte 21"),
@@ -98,7 +98,7 @@ def test_ids_rows_and_contents(tmp_path):
         ("c.jsonl", "", "c.jsonl: the collection is empty"),
         ("c.tsv", "id\tcontents\n1\tx\n", r"c.tsv:1: the first line must name the columns `id`, `text`"),
         ("c.tsv", "id\ttext\ttitle\n1\tx\ty\n2\tx\n", r"c.tsv:3: 2 columns where the header has 3"),
-        ("c.tsv", "id\ttext\n1\t\n", r"c.tsv:2: the field `text` must be a text that is not empty"),
+        ("c.tsv", "id\ttext\n1\t\n", r"c.tsv:2: `text` must be a text that is not empty, got ''"),
         ("c.tsv", b"id\ttext\n1\tx\n2\t\xff\n", r"c.tsv:3: the field `text` is not UTF-8"),
         ("c.xml", "<a/>", r"c.xml: a collection is a .jsonl, .tsv"),
         ("c.parquet", "no parquet", r"c.parquet: cannot be read as parquet"),
@@ -107,7 +107,7 @@ def test_ids_rows_and_contents(tmp_path):
 def test_bad_collections_are_named(tmp_path, name, text, expected):
     with pytest.raises(InputError, match=expected):
         open_text(tmp_path, text, name)
-    assert not list((tmp_path / "cache").rglob("collection.json"))
+    assert not list((tmp_path / "cache").rglob("passages.sqlite"))
 
 
 def test_a_damaged_gzip_file_is_named(tmp_path):
@@ -158,8 +158,7 @@ def test_a_source_is_read_once(tmp_path, caplog):
 def test_what_a_stopped_reading_left_is_written_over(tmp_path):
     folder = tmp_path / "cache" / hashlib.sha256(JSONL.encode()).hexdigest()[:16]
     folder.mkdir(parents=True)
-    for name in ("passages.partial", "passages.arrow", "rows.npy"):
-        (folder / name).write_text("half")
+    (folder / ".passages.sqlite.partial").write_text("half")
     assert list(open_text(tmp_path, JSONL).passages()) == PASSAGES
 
 
