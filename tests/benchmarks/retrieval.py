@@ -77,12 +77,12 @@ def search(folder: Path, passages: int, batches: int) -> dict[str, float]:
     from bm25s import BM25
 
     from core.progress import peak_memory_mb
-    from retrieval.analyzer import build_analyzer
+    from retrieval.analyzer import ANALYZERS
     from retrieval.bm25s_index import BM25sIndex, build_bm25s
 
     collection, settings = opened(folder, passages)
     made = {"load_s": seconds_of(lambda: build_bm25s(settings, collection))}
-    analyzer = build_analyzer(settings.analyzer)
+    analyzer = ANALYZERS[settings.analyzer]()
     [index] = [path for path in (collection.folder / "bm25s").iterdir() if path.is_dir()]
     ours = BM25sIndex(collection, index, analyzer, threads=THREADS)
     rng = np.random.default_rng(1)
@@ -106,10 +106,10 @@ def rank(folder: Path, passages: int, batches: int) -> dict[str, float]:
     """Search with rank-bm25's own class, a few queries."""
     from rank_bm25 import BM25Okapi
 
-    from retrieval.analyzer import build_analyzer
+    from retrieval.analyzer import ANALYZERS
 
     collection, settings = opened(folder, passages)
-    analyzer = build_analyzer(settings.analyzer)
+    analyzer = ANALYZERS[settings.analyzer]()
     model = BM25Okapi([analyzer(passage.content) for passage in collection.passages()])
     queries = words_of(np.random.default_rng(1), 20, QUERY_WORDS)
 
