@@ -37,7 +37,7 @@ class RankBM25:
     for the documents that contain it, when the term is first searched.
 
     Args:
-        passages: the collection; may be empty.
+        passages: the collection.
         analyzer: text to terms.
         k1: term-frequency saturation, at least 0.
         b: length normalization, 0 to 1.
@@ -58,8 +58,6 @@ class RankBM25:
             documents.append(analyzer(passage.content))
         self._postings: dict[str, list[int]] = defaultdict(list)  # term -> rows of the documents that contain it
         self._scores_of_term = cache(self._score_term)
-        if not documents:
-            return
         if not any(documents):
             raise InputError(NO_TERMS)
         self._model = VARIANTS[variant](documents, k1=k1, b=b)

@@ -17,6 +17,7 @@ from core.errors import InputError, first_line
 from core.progress import log
 from core.records import Hit
 from core.settings import RetrievalSettings
+from core.stage_runner import batched
 
 BATCH = 100  # queries per request
 TIMEOUT = 60.0  # seconds per request
@@ -51,8 +52,7 @@ class SearchServer:
         """Up to `k` documents per query as the server ranks them; none for a blank query."""
         hits: list[list[Hit]] = [[] for _ in queries]
         positions = [i for i, query in enumerate(queries) if query.strip()]
-        for start in range(0, len(positions), BATCH):
-            batch = positions[start : start + BATCH]
+        for batch in batched(positions, BATCH):
             for i, ranking in zip(batch, self._search_batch([queries[i] for i in batch], k), strict=True):
                 hits[i] = ranking
         return hits

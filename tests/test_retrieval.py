@@ -42,10 +42,6 @@ def test_a_collection_without_words_is_refused():
         RankBM25([Passage("d", "...")], plain)
 
 
-def test_nothing_is_found_in_an_empty_collection():
-    assert RankBM25([], plain).search(["sea", ""], 3) == [[], []]
-
-
 def test_bm25_plus_by_hand():
     # idf = log(6 / 2); each document with the term gets 1 more than its saturated frequency, the others nothing.
     hits = RankBM25(PASSAGES, plain, k1=0.9, b=0.4, variant="plus").search(["sea"], 5)[0]
