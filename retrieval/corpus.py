@@ -6,6 +6,7 @@ also gzipped, and parquet. Every record has the fields `id`, `text` and optional
 
 import csv
 import gzip
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
@@ -26,8 +27,10 @@ SKIP_HINT = "`--data.on_bad skip` leaves such records out."
 BATCH = 1000  # rows of a table read at once
 JSON_LINES = (".jsonl", ".jsonlines", ".json-lines", ".ndjson")
 
-Rows = Iterator[tuple[int, Any]]  # number of the line or row, from 1, and its raw content
-Parse = Callable[[Any, str], dict[str, Any]]  # raw content and place -> record; raises InputError
+UNDECODED = re.compile("[\udc80-\udcff]")  # what `surrogateescape` makes of bytes that are not UTF-8
+
+OnBad = Callable[[InputError], None]  # called for each record that cannot be used
+Records = Iterator[tuple[int, dict[str, Any]]]  # number of the line or row, from 1, and the record
 
 
 def refuse(error: InputError) -> NoReturn:
@@ -35,7 +38,7 @@ def refuse(error: InputError) -> NoReturn:
     raise InputError(f"{error} {SKIP_HINT}") from error
 
 
-def read_corpus(source: str, on_bad: Callable[[InputError], None] = refuse) -> Iterator[tuple[int, Passage]]:
+def read_corpus(source: str, on_bad: OnBad = refuse) -> Iterator[tuple[int, Passage]]:
     """Read the passages of a collection in order; duplicate ids are not detected.
 
     Args:
@@ -48,33 +51,27 @@ def read_corpus(source: str, on_bad: Callable[[InputError], None] = refuse) -> I
     Raises:
         InputError: the source cannot be read, or a record cannot be used: names file, line, field and value.
     """
-    rows, parse = open_rows(source)
-    for number, row in rows:
-        place = f"{source}:{number}"
+    for number, record in read_records(source, on_bad):
         try:
-            passage = parse_record(Passage, parse(row, place), place)
+            passage = parse_record(Passage, record, f"{source}:{number}")
         except InputError as error:
             on_bad(error)
         else:
             yield number, passage
 
 
-def open_rows(source: str) -> tuple[Rows, Parse]:
-    """The raw records of a source and the function that parses one of them.
-
-    Raises:
-        InputError: the source does not exist, has an unknown format, or is damaged.
-    """
+def read_records(source: str, on_bad: OnBad) -> Records:
+    """The records of a source, before their fields are checked."""
     path = Path(source)
     if not path.is_file() and is_hub_name(source):
-        return table_rows(hub_dataset(source).with_format("arrow").iter(BATCH)), parse_table_row
+        return read_table(hub_dataset(source).with_format("arrow").iter(BATCH))
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(JSON_LINES):
-        return ((number, line) for number, line in enumerate(read_lines(path), 1) if line.strip()), parse_json
+        return read_jsonl(path, on_bad)
     if name.endswith(".tsv"):
-        return open_tsv(path)
+        return read_tsv(path, on_bad)
     if path.suffix.lower() == ".parquet":
-        return table_rows(parquet_batches(path)), parse_table_row
+        return read_table(parquet_batches(path))
     raise InputError(
         f"{path}: a collection is a .jsonl, .tsv (both also .gz) or .parquet file, or a data set of the Hub; convert "
         f"it to JSONL with the fields `id`, `text` and, where there is one, `title`."
@@ -93,20 +90,21 @@ def read_lines(path: Path) -> Iterator[bytes]:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
 
 
-def parse_json(line: bytes, place: str) -> dict[str, Any]:
-    """Parse a line of JSONL."""
-    try:
-        return json_object(line.decode(), place)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{place}: not UTF-8 text (byte {error.start} of the line: {error.reason}).") from error
+def read_jsonl(path: Path, on_bad: OnBad) -> Records:
+    """The objects of a JSONL file."""
+    for number, line in enumerate(read_lines(path), 1):
+        place = f"{path}:{number}"
+        try:
+            if line.strip():
+                yield number, json_object(line.decode(), place)
+        except UnicodeDecodeError as error:
+            on_bad(InputError(f"{place}: not UTF-8 text (byte {error.start} of the line: {error.reason})."))
+        except InputError as error:
+            on_bad(error)
 
 
-def open_tsv(path: Path) -> tuple[Rows, Parse]:
-    """Rows and parser of a TSV file; fields may be quoted as in CSV.
-
-    Raises:
-        InputError: the first line does not name the columns `id` and `text`.
-    """
+def read_tsv(path: Path, on_bad: OnBad) -> Records:
+    """The rows of a TSV file; fields may be quoted as in CSV."""
     csv.field_size_limit(1 << 30)
     reader = csv.reader((line.decode(errors="surrogateescape") for line in read_lines(path)), delimiter="\t")
     header = [name.strip() for name in next(reader, [])]
@@ -114,46 +112,30 @@ def open_tsv(path: Path) -> tuple[Rows, Parse]:
         raise InputError(
             f"{path}:1: the first line must name the columns `id`, `text` and perhaps `title`, got {header}."
         )
-
-    def rows() -> Rows:
-        while True:
-            number = reader.line_num + 1
-            try:
-                row = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                row = error
-            if row:
-                yield number, row
-
-    def parse(row: list[str] | csv.Error, place: str) -> dict[str, Any]:
-        if isinstance(row, csv.Error):
-            raise InputError(f"{place}: not valid TSV ({row}).") from row
-        if len(row) != len(header):
-            raise InputError(
-                f"{place}: {len(row)} columns where the header has {len(header)}; a field with a tab or a line end, "
-                f'or that begins with ", must stand between quotes.'
-            )
-        record = dict(zip(header, row, strict=True))
-        for name in FIELDS:
-            try:
-                record.get(name, "").encode()
-            except UnicodeEncodeError as error:
-                raise InputError(f"{place}: the field `{name}` is not UTF-8 text.") from error
-        return record
-
-    return rows(), parse
+    while True:
+        number = reader.line_num + 1
+        place = f"{path}:{number}"
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            on_bad(InputError(f"{place}: not valid TSV ({error})."))
+            continue
+        record = dict(zip(header, row, strict=False))
+        if row and len(row) != len(header):
+            hint = 'a field with a tab or a line end, or that begins with ", must stand between quotes.'
+            on_bad(InputError(f"{place}: {len(row)} columns where the header has {len(header)}; {hint}"))
+        elif broken := [name for name in FIELDS if UNDECODED.search(record.get(name, ""))]:
+            on_bad(InputError(f"{place}: the field `{broken[0]}` is not UTF-8 text."))
+        elif row:
+            yield number, record
 
 
-def table_rows(batches: Iterable[pyarrow.RecordBatch | pyarrow.Table]) -> Rows:
-    """Rows of a table that is read in batches."""
-    return enumerate((row for batch in batches for row in batch.to_pylist()), 1)
-
-
-def parse_table_row(row: dict[str, Any], place: str) -> dict[str, Any]:
-    """Parse a row of a table: an id may be a whole number."""
-    return row | {"id": str(row["id"])} if type(row["id"]) is int else row
+def read_table(batches: Iterable[pyarrow.RecordBatch | pyarrow.Table]) -> Records:
+    """The rows of a table that is read in batches; an id may be a whole number."""
+    for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
+        yield number, row | {"id": str(row["id"])} if type(row.get("id")) is int else row
 
 
 def parquet_batches(path: Path) -> Iterator[pyarrow.RecordBatch]:
@@ -167,10 +149,7 @@ def parquet_batches(path: Path) -> Iterator[pyarrow.RecordBatch]:
 
 @lru_cache(maxsize=2)
 def hub_dataset(source: str):
-    """A data set of the Hub, loaded by `datasets`.
-
-    Args:
-        source: `owner/name`, or `owner/name:split` for another split than `train`.
+    """A data set of the Hub (`owner/name`, or `owner/name:split` for another split than `train`) by `datasets`.
 
     Raises:
         InputError: it cannot be loaded.
