@@ -32,18 +32,28 @@ CHUNKS = 1000  # of the scores of a query
 class BM25sIndex:
     """A collection ranked by a bm25s index, which is memory-mapped and shared between processes.
 
+    The index is written first if the cache does not have it: one per analyzer, variant, `k1` and `b`.
+
     Args:
-        collection: the indexed collection.
-        folder: the index, as written by `write_index`.
-        analyzer: text to terms, the same as at indexing.
+        settings: the settings of BM25.
+        collection: the passages.
         threads: queries searched at once in a large collection; each takes 4 bytes per document and a few times as
             much per matching document.
+
+    Raises:
+        InputError: no passage has a term.
     """
 
-    def __init__(self, collection: Collection, folder: Path, analyzer: Analyzer, threads: int | None = None):
-        self.collection, self.analyzer = collection, analyzer
+    def __init__(self, settings: RetrievalSettings, collection: Collection, threads: int | None = None):
+        self.collection, self.analyzer = collection, ANALYZERS[settings.analyzer]()
         threads = threads or min(MAX_THREADS, os.cpu_count() or 1)
         self.threads = threads if len(collection) >= MIN_THREADED else 1
+        name = f"{settings.analyzer}-{VERSION}-{settings.bm25_variant}-k1-{settings.k1}-b-{settings.b}"
+        folder = collection.folder / "bm25s" / name
+        if build_once(folder, lambda partial: write_index(collection, self.analyzer, settings, partial)):
+            log.info("bm25s: indexed %d passages -> %s", len(collection), folder)
+        else:
+            log.info("bm25s: the index exists (%s)", folder)
         self._model = bm25s.BM25.load(folder, mmap=True, show_progress=False)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -68,30 +78,8 @@ class BM25sIndex:
         return top.tolist(), scores[top].tolist()
 
 
-def build_bm25s(settings: RetrievalSettings, collection: Collection) -> BM25sIndex:
-    """The bm25s engine over a collection; its index is written first if the cache does not have it.
-
-    The cache has one index per analyzer, variant, `k1` and `b`.
-
-    Raises:
-        InputError: no passage has a term.
-    """
-    analyzer = ANALYZERS[settings.analyzer]()
-    name = f"{settings.analyzer}-{VERSION}-{settings.bm25_variant}-k1-{settings.k1}-b-{settings.b}"
-    folder = collection.folder / "bm25s" / name
-    if build_once(folder, lambda partial: write_index(collection, analyzer, settings, partial)):
-        log.info("bm25s: indexed %d passages -> %s", len(collection), folder)
-    else:
-        log.info("bm25s: the index exists (%s)", folder)
-    return BM25sIndex(collection, folder, analyzer)
-
-
 def write_index(collection: Collection, analyzer: Analyzer, settings: RetrievalSettings, folder: Path) -> None:
-    """Index the passages of a collection and save the index.
-
-    Raises:
-        InputError: no passage has a term.
-    """
+    """Index the passages of a collection and save the index."""
     documents, vocabulary = [], {}
     with Progress("bm25s", len(collection), "passages") as progress:
         for passage in collection.passages():

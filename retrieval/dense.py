@@ -58,10 +58,7 @@ def build_dense(settings: RetrievalSettings, collection: Collection) -> DenseRet
     Raises:
         InputError: the encoder cannot be loaded.
     """
-    encoder = Encoder(
-        settings.encoder, settings.pooling, settings.normalize, settings.query_prefix, settings.passage_prefix,
-        settings.max_length, settings.dtype, settings.batch_tokens,
-    )  # fmt: skip
+    encoder = Encoder(settings)
     return DenseRetriever(encoder, load_index(settings.faiss, collection, encoder), collection)
 
 

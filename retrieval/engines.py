@@ -12,12 +12,12 @@ from core.records import Hit
 from core.settings import RetrievalSettings
 from retrieval.analyzer import ANALYZERS
 from retrieval.bm25 import RankBM25
-from retrieval.bm25s_index import build_bm25s
+from retrieval.bm25s_index import BM25sIndex
 from retrieval.collection import Collection
 from retrieval.hybrid import ReciprocalRankFusion
-from retrieval.lucene import build_lucene
+from retrieval.lucene import LuceneRetriever
 from retrieval.retriever import Retriever
-from retrieval.search_server import connect
+from retrieval.search_server import SearchServer
 
 AUTO_LIMIT = 20_000  # passages up to which `auto` means rank_bm25
 BM25_SETTINGS = ("analyzer", "k1", "b", "bm25_variant")
@@ -54,11 +54,11 @@ def build_engine(settings: RetrievalSettings, collection: Collection) -> Retriev
         analyzer = ANALYZERS[settings.analyzer]()
         return RankBM25(collection.passages(), analyzer, settings.k1, settings.b, settings.bm25_variant)
     if name == "bm25s":
-        return build_bm25s(settings, collection)
+        return BM25sIndex(settings, collection)
     if name == "lucene":
-        return build_lucene(settings, collection)
+        return LuceneRetriever(settings, collection)
     if name == "http":
-        return connect(settings)
+        return SearchServer(settings)
     try:
         from retrieval.dense import build_dense  # needs optional packages
     except ImportError as error:

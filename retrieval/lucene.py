@@ -27,24 +27,30 @@ INSTALL = "pip install -e '.[lucene]'"
 
 
 class LuceneRetriever:
-    """A Lucene index ranked by BM25.
+    """BM25 by Lucene over a prebuilt index, or over one of the collection, which is written once.
 
     Args:
-        folder: the index.
-        k1: term-frequency saturation, at least 0.
-        b: length normalization, 0 to 1.
+        settings: `k1`, `b` and `prebuilt`.
+        collection: the passages.
 
     Raises:
-        InputError: the folder holds no readable index, or Pyserini or Java is missing.
+        InputError: Pyserini, Java or the index is missing.
     """
 
-    def __init__(self, folder: Path, k1: float = 0.9, b: float = 0.4):
+    def __init__(self, settings: RetrievalSettings, collection: Collection):
+        if settings.analyzer == "plain":
+            raise InputError(
+                "`retrieval.analyzer plain` is not for `retrieval.engine lucene`, which analyses as English."
+            )
         jnius = start_java()
+        folder = prebuilt_index(settings.prebuilt) if settings.prebuilt else collection.folder / "lucene"
+        if not settings.prebuilt and build_once(folder, lambda partial: write_index(partial, collection)):
+            log.info("lucene: indexed %d passages -> %s", len(collection), folder)
         try:
             self.searcher = jnius.autoclass("io.anserini.search.SimpleSearcher")(str(folder))
         except jnius.JavaException as error:
             raise InputError(f"{folder} is not a Lucene index that can be read: {first_line(error)}") from error
-        self.searcher.set_bm25(k1, b)
+        self.searcher.set_bm25(settings.k1, settings.b)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Up to `k` documents per query that share a term with it; scores are rounded to 4 decimals."""
@@ -55,24 +61,6 @@ class LuceneRetriever:
             keys.add(str(number))
         results = self.searcher.batch_search(texts, keys, k, os.cpu_count() or 1)
         return [[Hit(hit.docid, float(hit.score)) for hit in results.get(str(i))] for i in range(len(queries))]
-
-
-def build_lucene(settings: RetrievalSettings, collection: Collection) -> LuceneRetriever:
-    """The Lucene engine over a prebuilt index, or over one of the collection, which is written once.
-
-    Raises:
-        InputError: Pyserini, Java or the index is missing.
-    """
-    if settings.analyzer == "plain":
-        raise InputError("`retrieval.analyzer plain` is not for `retrieval.engine lucene`, which analyses as English.")
-    start_java()
-    if settings.prebuilt:
-        folder = prebuilt_index(settings.prebuilt)
-    else:
-        folder = collection.folder / "lucene"
-        if build_once(folder, lambda partial: write_index(partial, collection)):
-            log.info("lucene: indexed %d passages -> %s", len(collection), folder)
-    return LuceneRetriever(folder, settings.k1, settings.b)
 
 
 def write_index(folder: Path, collection: Collection) -> None:

@@ -37,16 +37,32 @@ class RetryableError(Exception):
 class SearchServer:
     """An index of a search server, queried by `_msearch`.
 
+    Credentials come from the environment: `SEARCH_API_KEY`, or `SEARCH_USER` and `SEARCH_PASSWORD`. `SEARCH_CA_FILE`
+    names the certificates of an authority that the system does not trust.
+
     Args:
-        client: carries the server's address, credentials and timeout.
-        index: name of the index.
-        fields: text fields that a query is matched with (`multi_match`); the best field counts.
-        retries: how often a failed request is repeated.
+        settings: `url`, `index`, `fields` (a query is matched with each; the best counts) and `retries`.
+
+    Raises:
+        InputError: the certificates cannot be used.
     """
 
-    def __init__(self, client: httpx2.Client, index: str, fields: Sequence[str], retries: int = 5):
-        self.client, self.index, self.fields, self.retries = client, index, list(fields), retries
-        self.place = f"{str(client.base_url).rstrip('/')}, index `{index}`"
+    def __init__(self, settings: RetrievalSettings):
+        self.index, self.fields, self.retries = settings.index, settings.fields, settings.retries
+        self.place = f"{settings.url.rstrip('/')}, index `{settings.index}`"
+        key, user = os.environ.get("SEARCH_API_KEY"), os.environ.get("SEARCH_USER")
+        authority = os.environ.get("SEARCH_CA_FILE")
+        try:
+            context = ssl.create_default_context(cafile=authority)
+        except OSError as error:
+            raise InputError(f"SEARCH_CA_FILE: {authority} cannot be used ({first_line(error)}).") from error
+        self.client = httpx2.Client(
+            base_url=settings.url,
+            headers={"Authorization": f"ApiKey {key}"} if key else {},
+            auth=(user, os.environ.get("SEARCH_PASSWORD", "")) if user and not key else None,
+            verify=context,
+            timeout=TIMEOUT,
+        )
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Up to `k` documents per query as the server ranks them; none for a blank query."""
@@ -121,28 +137,3 @@ class SearchServer:
         if not 200 <= status < 300:
             hint = STATUS_HINTS.get(status, "see the server's message")
             raise InputError(f"{self.place}: status {status}; {hint}. It said: {message[:300]}")
-
-
-def connect(settings: RetrievalSettings) -> SearchServer:
-    """The index that the settings name.
-
-    Credentials come from the environment: `SEARCH_API_KEY`, or `SEARCH_USER` and `SEARCH_PASSWORD`. `SEARCH_CA_FILE`
-    names the certificates of an authority that the system does not trust.
-
-    Raises:
-        InputError: the certificates cannot be used.
-    """
-    key, user = os.environ.get("SEARCH_API_KEY"), os.environ.get("SEARCH_USER")
-    authority = os.environ.get("SEARCH_CA_FILE")
-    try:
-        context = ssl.create_default_context(cafile=authority)
-    except OSError as error:
-        raise InputError(f"SEARCH_CA_FILE: {authority} cannot be used ({first_line(error)}).") from error
-    client = httpx2.Client(
-        base_url=settings.url,
-        headers={"Authorization": f"ApiKey {key}"} if key else {},
-        auth=(user, os.environ.get("SEARCH_PASSWORD", "")) if user and not key else None,
-        verify=context,
-        timeout=TIMEOUT,
-    )
-    return SearchServer(client, settings.index, settings.fields, settings.retries)
