@@ -127,13 +127,7 @@ def open_collection(source: str, cache: Path | None = None, on_bad: Literal["sto
 def open_collections(
     sources: Sequence[DataSource], cache: str | None = None, on_bad: Literal["stop", "skip"] = "stop"
 ) -> dict[str, Collection]:
-    """The collection of each data set, by the name of the set.
-
-    Args:
-        sources: the data sets.
-        cache: folder of all collections; `user_cache()` when not given.
-        on_bad: as for `open_collection`.
-    """
+    """The collection of each data set, by the name of the set; `cache` and `on_bad` as for `open_collection`."""
     folder = Path(cache) if cache else None
     return {source.name: open_collection(source.corpus, folder, on_bad) for source in sources}
 
@@ -164,16 +158,7 @@ def source_identity(source: str, cache: Path) -> str:
 
 
 def import_source(source: str, file: Path, skip_bad: bool) -> None:
-    """Read a source into a new database.
-
-    Args:
-        source: the source.
-        file: the database.
-        skip_bad: skip records that cannot be used, instead of raising for the first.
-
-    Raises:
-        InputError: see `open_collection`.
-    """
+    """Read a source into a new database; raises as `open_collection`."""
     log.info("collection: reading %s", source)
     file.unlink(missing_ok=True)  # what a killed process left
     try:

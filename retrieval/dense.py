@@ -37,19 +37,19 @@ class DenseRetriever:
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The `k` nearest documents per query; none for a blank query."""
-        hits: list[list[Hit]] = [[] for _ in queries]
-        positions = [i for i, query in enumerate(queries) if query.strip()]
-        if not positions:
-            return hits
-        vectors = self.encoder.encode_queries([queries[i] for i in positions])
+        texts = [query for query in queries if query.strip()]
+        if not texts:
+            return [[] for _ in queries]
+        vectors = self.encoder.encode_queries(texts)
         scores, rows = self.index.search(vectors, min(k, self.index.ntotal))
         order = np.lexsort((rows, -scores))  # ties in collection order
         scores, rows = np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
         valid = rows >= 0  # an approximate index may return fewer than k
         ids = iter(self.collection.ids(rows[valid].tolist()))
-        for i, row_scores, row_valid in zip(positions, scores, valid, strict=True):
-            hits[i] = [Hit(next(ids), float(score)) for score in row_scores[row_valid]]
-        return hits
+        lists = (
+            [Hit(next(ids), float(score)) for score in row[keep]] for row, keep in zip(scores, valid, strict=True)
+        )
+        return [next(lists) if query.strip() else [] for query in queries]
 
 
 def build_dense(settings: RetrievalSettings, collection: Collection) -> DenseRetriever:
@@ -104,11 +104,7 @@ def save_vectors(file: Path, encoder: Encoder, texts: Sequence[str]) -> None:
 
 
 def load_shard(file: Path) -> np.ndarray:
-    """The vectors of a shard, memory-mapped.
-
-    Raises:
-        InputError: the file is damaged.
-    """
+    """The vectors of a shard, memory-mapped."""
     try:
         return np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -117,12 +113,6 @@ def load_shard(file: Path) -> np.ndarray:
 
 def load_index(kind: str, collection: Collection, encoder: Encoder, shard_size: int = SHARD) -> faiss.Index:
     """The FAISS index of a collection, memory-mapped; built first, with the vectors, if the cache does not have it.
-
-    Args:
-        kind: `flat` (exact), `ivf` (searches the nearest clusters) or `hnsw` (walks a graph).
-        collection: the passages.
-        encoder: encodes them.
-        shard_size: rows per shard of vectors.
 
     Raises:
         InputError: the file of the index or of a shard is damaged.
@@ -147,7 +137,7 @@ def build_index(kind: str, shards: Sequence[Path], total: int) -> faiss.Index:
     vectors and have a lower recall with others.
 
     Args:
-        kind: `flat`, `ivf` or `hnsw`.
+        kind: `flat` (exact), `ivf` (searches the nearest clusters) or `hnsw` (walks a graph).
         shards: files of float32 [rows, dimension], in order.
         total: rows of all shards.
 

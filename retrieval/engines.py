@@ -79,13 +79,11 @@ class PerDatasetRetriever:
 
     def search(self, queries: Sequence[tuple[str, str]], k: int) -> list[list[Hit]]:
         """Up to `k` hits, best first, for each pair of a data set and a query."""
-        hits: list[list[Hit]] = [[] for _ in queries]
-        for name, engine in self.engines.items():
-            positions = [i for i, (dataset, _) in enumerate(queries) if dataset == name]
-            rankings = engine.search([queries[i][1] for i in positions], k) if positions else []
-            for i, ranking in zip(positions, rankings, strict=True):
-                hits[i] = ranking
-        return hits
+        rankings = {
+            name: iter(engine.search([query for dataset, query in queries if dataset == name], k))
+            for name, engine in self.engines.items()
+        }
+        return [next(rankings[dataset]) for dataset, _ in queries]
 
 
 def ranking_config(settings: RetrievalSettings, collections: Mapping[str, Collection]) -> dict[str, Any]:

@@ -66,12 +66,9 @@ class SearchServer:
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Up to `k` documents per query as the server ranks them; none for a blank query."""
-        hits: list[list[Hit]] = [[] for _ in queries]
-        positions = [i for i, query in enumerate(queries) if query.strip()]
-        for batch in batched(positions, BATCH):
-            for i, ranking in zip(batch, self._search_batch([queries[i] for i in batch], k), strict=True):
-                hits[i] = ranking
-        return hits
+        texts = [query for query in queries if query.strip()]
+        rankings = iter([ranking for batch in batched(texts, BATCH) for ranking in self._search_batch(batch, k)])
+        return [next(rankings) if query.strip() else [] for query in queries]
 
     def _search_batch(self, queries: list[str], k: int) -> list[list[Hit]]:
         """Send one request, and repeat it with growing waits while the server is busy or away."""
