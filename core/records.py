@@ -85,8 +85,8 @@ class Turn:
 class Passage:
     """One document of the collection; a line of `corpus.jsonl`."""
 
-    id: str
-    text: str
+    id: Identifier
+    text: NonBlank
     title: str = ""
 
     @property

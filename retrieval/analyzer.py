@@ -8,8 +8,6 @@ import regex
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
-from core.errors import InputError
-
 Analyzer = Callable[[str], list[str]]
 VERSION = 1  # part of the name of an index; increase it when the terms of an analyzer change
 WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+")  # \p{M}: vowel signs, which `\w` excludes
@@ -63,22 +61,8 @@ def lucene_analyzer() -> Analyzer:
     return analyze
 
 
-ANALYZERS: dict[str, Callable[[], Analyzer]] = {
+ANALYZERS: dict[str, Callable[[], Analyzer]] = {  # `retrieval.analyzer` -> what builds it
     "english": english_analyzer,
     "lucene": lucene_analyzer,
     "plain": lambda: plain,
 }
-
-
-def build_analyzer(name: str) -> Analyzer:
-    """Build an analyzer.
-
-    Args:
-        name: `english`, `lucene` or `plain`.
-
-    Raises:
-        InputError: the name is unknown.
-    """
-    if name not in ANALYZERS:
-        raise InputError(f"`retrieval.analyzer` must be one of {', '.join(ANALYZERS)}, got `{name}`.")
-    return ANALYZERS[name]()

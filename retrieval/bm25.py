@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import numpy as np
 from rank_bm25 import BM25, BM25L, BM25Okapi, BM25Plus
@@ -9,6 +10,8 @@ from rank_bm25 import BM25, BM25L, BM25Okapi, BM25Plus
 from core.errors import InputError
 from core.records import Hit, Passage
 from retrieval.analyzer import Analyzer
+
+NO_TERMS = "the collection has no words in it; is `retrieval.analyzer` right for its language?"
 
 
 class PublishedBM25L(BM25L):
@@ -27,21 +30,6 @@ class PublishedBM25L(BM25L):
 VARIANTS: dict[str, type[BM25]] = {"lucene": BM25Okapi, "okapi": BM25Okapi, "plus": BM25Plus, "l": PublishedBM25L}
 
 
-def no_terms_error() -> InputError:
-    """The error for a collection without a single term."""
-    return InputError("the collection has no words in it; is `retrieval.analyzer` right for its language?")
-
-
-def lucene_idf(documents: int, containing: int) -> float:
-    """Lucene's inverse document frequency, which is never negative.
-
-    Args:
-        documents: size of the collection.
-        containing: number of documents that contain the term.
-    """
-    return float(np.log(1 + (documents - containing + 0.5) / (containing + 0.5)))
-
-
 class RankBM25:
     """A collection ranked by BM25.
 
@@ -49,7 +37,7 @@ class RankBM25:
     for the documents that contain it, when the term is first searched.
 
     Args:
-        passages: the collection; may be empty.
+        passages: the collection.
         analyzer: text to terms.
         k1: term-frequency saturation, at least 0.
         b: length normalization, 0 to 1.
@@ -60,12 +48,7 @@ class RankBM25:
     """
 
     def __init__(
-        self,
-        passages: Iterable[Passage],
-        analyzer: Analyzer,
-        k1: float = 0.9,
-        b: float = 0.4,
-        variant: str = "lucene",
+        self, passages: Iterable[Passage], analyzer: Analyzer, k1: float = 0.9, b: float = 0.4, variant: str = "lucene"
     ):
         self.analyzer = analyzer
         self.ids: list[str] = []
@@ -73,18 +56,20 @@ class RankBM25:
         for passage in passages:
             self.ids.append(passage.id)
             documents.append(analyzer(passage.content))
-        if documents and not any(documents):
-            raise no_terms_error()
         self._postings: dict[str, list[int]] = defaultdict(list)  # term -> rows of the documents that contain it
-        self._term_scores: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        if documents:
-            self._model = VARIANTS[variant](documents, k1=k1, b=b)
-            self._model.doc_len = np.array(self._model.doc_len)
-            for row, frequencies in enumerate(self._model.doc_freqs):
-                for term in frequencies:
-                    self._postings[term].append(row)
-            if variant == "lucene":
-                self._model.idf = {term: lucene_idf(len(self.ids), len(rows)) for term, rows in self._postings.items()}
+        self._scores_of_term = cache(self._score_term)
+        if not any(documents):
+            raise InputError(NO_TERMS)
+        self._model = VARIANTS[variant](documents, k1=k1, b=b)
+        self._model.doc_len = np.array(self._model.doc_len)
+        for row, document in enumerate(documents):
+            for term in set(document):
+                self._postings[term].append(row)
+        if variant == "lucene":  # Lucene's idf, which is never negative
+            self._model.idf = {
+                term: float(np.log(1 + (len(documents) - len(rows) + 0.5) / (len(rows) + 0.5)))
+                for term, rows in self._postings.items()
+            }
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Up to `k` documents per query that share a term with it; ties stay in collection order."""
@@ -101,9 +86,7 @@ class RankBM25:
         top = rows[np.argsort(-scores[rows], kind="stable")][:k]
         return [Hit(self.ids[row], float(scores[row])) for row in top]
 
-    def _scores_of_term(self, term: str) -> tuple[np.ndarray, np.ndarray]:
+    def _score_term(self, term: str) -> tuple[np.ndarray, np.ndarray]:
         """Rows of the documents that contain a term, and what the term adds to the score of each."""
-        if term not in self._term_scores:
-            rows = self._postings[term]
-            self._term_scores[term] = np.array(rows), np.array(self._model.get_batch_scores([term], rows))
-        return self._term_scores[term]
+        rows = self._postings[term]
+        return np.array(rows), np.array(self._model.get_batch_scores([term], rows))

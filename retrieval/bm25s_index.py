@@ -12,11 +12,12 @@ import numpy as np
 from bm25s.tokenization import Tokenized
 
 from core.cache import build_once
+from core.errors import InputError
 from core.progress import Progress, log
 from core.records import Hit
 from core.settings import RetrievalSettings
-from retrieval.analyzer import VERSION, Analyzer, build_analyzer
-from retrieval.bm25 import no_terms_error
+from retrieval.analyzer import ANALYZERS, VERSION, Analyzer
+from retrieval.bm25 import NO_TERMS
 from retrieval.collection import Collection
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # the library sets DEBUG
@@ -25,35 +26,41 @@ logging.getLogger("bm25s").setLevel(logging.WARNING)  # the library sets DEBUG
 VARIANTS = {"lucene": ("atire", "lucene", 0.0), "plus": ("bm25+", "bm25+", 1.0), "l": ("bm25l", "bm25l", 0.5)}
 MAX_THREADS = 8
 MIN_THREADED = 200_000  # passages; in a smaller collection a query is too little work for a thread
-QUERIES_PER_TASK = 32
-CHUNKS = 1000  # of the scores of a query, see `score_floor`
+CHUNKS = 1000  # of the scores of a query
 
 
 class BM25sIndex:
     """A collection ranked by a bm25s index, which is memory-mapped and shared between processes.
 
+    The index is written first if the cache does not have it: one per analyzer, variant, `k1` and `b`.
+
     Args:
-        collection: the indexed collection.
-        folder: the index, as written by `write_index`.
-        analyzer: text to terms, the same as at indexing.
+        settings: the settings of BM25.
+        collection: the passages.
         threads: queries searched at once in a large collection; each takes 4 bytes per document and a few times as
             much per matching document.
+
+    Raises:
+        InputError: no passage has a term.
     """
 
-    def __init__(self, collection: Collection, folder: Path, analyzer: Analyzer, threads: int | None = None):
-        self.collection, self.analyzer = collection, analyzer
-        self.threads = threads or min(MAX_THREADS, os.cpu_count() or 1)
+    def __init__(self, settings: RetrievalSettings, collection: Collection, threads: int | None = None):
+        self.collection, self.analyzer = collection, ANALYZERS[settings.analyzer]()
+        threads = threads or min(MAX_THREADS, os.cpu_count() or 1)
+        self.threads = threads if len(collection) >= MIN_THREADED else 1
+        name = f"{settings.analyzer}-{VERSION}-{settings.bm25_variant}-k1-{settings.k1}-b-{settings.b}"
+        folder = collection.folder / "bm25s" / name
+        if build_once(folder, lambda partial: write_index(collection, self.analyzer, settings, partial)):
+            log.info("bm25s: indexed %d passages -> %s", len(collection), folder)
+        else:
+            log.info("bm25s: the index exists (%s)", folder)
         self._model = bm25s.BM25.load(folder, mmap=True, show_progress=False)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Up to `k` documents per query that share a term with it; ties stay in collection order."""
-        terms = [
-            self._model.get_tokens_ids(self.analyzer(query)) for query in queries
-        ]  # analyzers are not thread-safe
-        tasks = [terms[start : start + QUERIES_PER_TASK] for start in range(0, len(terms), QUERIES_PER_TASK)]
-        with ThreadPoolExecutor(self.threads if len(self.collection) >= MIN_THREADED else 1) as pool:
-            results = pool.map(lambda task: [self._top(query_terms, k) for query_terms in task], tasks)
-            top = [ranking for task in results for ranking in task]
+        terms = [self._model.get_tokens_ids(self.analyzer(query)) for query in queries]  # not thread-safe
+        with ThreadPoolExecutor(self.threads) as pool:
+            top = list(pool.map(lambda query_terms: self._top(query_terms, k), terms))
         ids = iter(self.collection.ids([row for rows, _ in top for row in rows]))
         return [[Hit(next(ids), score) for score in scores] for _, scores in top]
 
@@ -62,55 +69,17 @@ class BM25sIndex:
         if not terms:
             return [], []
         scores = self._model.get_scores_from_ids(terms)
-        floor = score_floor(scores, k)
+        # The k-th largest maximum of chunks is quick to find, and at least k documents reach it: few are left to sort.
+        size = max(1, len(scores) // max(CHUNKS, 4 * k))
+        maxima = np.maximum.reduceat(scores, np.arange(0, len(scores), size))
+        floor = np.partition(maxima, -k)[-k] if k <= len(maxima) else 0
         rows = np.flatnonzero(scores >= floor) if floor > 0 else np.flatnonzero(scores)  # a match scores above 0
         top = rows[np.argsort(-scores[rows], kind="stable")][:k]
         return top.tolist(), scores[top].tolist()
 
 
-def score_floor(scores: np.ndarray, k: int) -> float:
-    """A score near the k-th best that at least `k` documents reach: the k-th largest maximum of equal chunks.
-
-    It is found faster than the k-th best score itself, and few documents remain to be sorted.
-
-    Args:
-        scores: [documents].
-        k: at least 1.
-
-    Returns:
-        The score; 0 where there are fewer documents than chunks.
-    """
-    chunks = max(CHUNKS, 4 * k)
-    size = len(scores) // chunks
-    if size == 0:
-        return 0.0
-    return float(np.partition(scores[: chunks * size].reshape(chunks, size).max(axis=1), -k)[-k])
-
-
-def build_bm25s(settings: RetrievalSettings, collection: Collection) -> BM25sIndex:
-    """The bm25s engine over a collection; its index is written first if the cache does not have it.
-
-    The cache has one index per analyzer, variant, `k1` and `b`.
-
-    Raises:
-        InputError: no passage has a term.
-    """
-    analyzer = build_analyzer(settings.analyzer)
-    name = f"{settings.analyzer}-{VERSION}-{settings.bm25_variant}-k1-{settings.k1}-b-{settings.b}"
-    folder = collection.folder / "bm25s" / name
-    if build_once(folder, lambda partial: write_index(collection, analyzer, settings, partial)):
-        log.info("bm25s: indexed %d passages -> %s", len(collection), folder)
-    else:
-        log.info("bm25s: the index exists (%s)", folder)
-    return BM25sIndex(collection, folder, analyzer)
-
-
 def write_index(collection: Collection, analyzer: Analyzer, settings: RetrievalSettings, folder: Path) -> None:
-    """Index the passages of a collection and save the index.
-
-    Raises:
-        InputError: no passage has a term.
-    """
+    """Index the passages of a collection and save the index."""
     documents, vocabulary = [], {}
     with Progress("bm25s", len(collection), "passages") as progress:
         for passage in collection.passages():
@@ -118,7 +87,7 @@ def write_index(collection: Collection, analyzer: Analyzer, settings: RetrievalS
             documents.append(array("i", [vocabulary.setdefault(term, len(vocabulary)) for term in terms]))
             progress.advance()
     if not vocabulary:
-        raise no_terms_error()
+        raise InputError(NO_TERMS)
     method, idf, delta = VARIANTS[settings.bm25_variant]
     model = bm25s.BM25(k1=settings.k1, b=settings.b, delta=delta, method=method, idf_method=idf, csc_backend="scipy")
     model.index(Tokenized(documents, vocabulary), create_empty_token=False, show_progress=False)

@@ -1,29 +1,35 @@
-"""Collections: read once from their source, then opened by memory map.
+"""Collections: read and checked once, then kept in the user's cache.
 
-`open_collection` keeps a checked copy of a source in the user's cache: `passages.arrow`, and two arrays that map the
-hash of an id to its row. Indexes and embeddings of a collection are kept beside them, in `Collection.folder`.
+`open_collection` copies a source into an SQLite database, `passages.sqlite`, in a folder of the cache. Indexes and
+embeddings of the collection are kept beside it, in `Collection.folder`.
 """
 
 import hashlib
-from array import array
+import json
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import starmap
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-from filelock import FileLock
-
-from core.artifacts import read_json, write_json
-from core.cache import cached_sha256, user_cache
+from core.cache import build_once, cached_sha256, user_cache
 from core.data_sources import DataSource, by_data_set, is_hub_name
 from core.errors import InputError
 from core.progress import log
 from core.records import Passage
-from retrieval.arrow_store import ArrowStore, write_passages
-from retrieval.corpus import SKIP_HINT, SkipReport, hub_dataset, read_corpus
+from retrieval.corpus import SKIP_HINT, hub_dataset, read_corpus, refuse
 
-FORMAT = 1  # of the files in a collection's folder
+DATABASE = "passages.sqlite"
+SCHEMA = """
+PRAGMA journal_mode = MEMORY;
+PRAGMA synchronous = OFF;
+CREATE TABLE passages (row INTEGER PRIMARY KEY, id TEXT UNIQUE, text TEXT, title TEXT);
+CREATE TABLE skipped (reason TEXT);
+"""
+SKIPPED = "SELECT count(*), (SELECT reason FROM skipped WHERE rowid = 1) FROM skipped"
 LOG_EVERY = 1_000_000  # passages
+MAX_WARNINGS = 5  # skipped records that are logged one by one
 
 
 class Collection:
@@ -36,23 +42,25 @@ class Collection:
 
     def __init__(self, folder: Path, identity: str):
         self.folder, self.identity = folder, identity
-        self._store = ArrowStore(folder / "passages.arrow")
-        self._hashes = np.load(folder / "hashes.npy", mmap_mode="r", allow_pickle=False)
-        self._rows = np.load(folder / "rows.npy", mmap_mode="r", allow_pickle=False)
+        uri = (folder / DATABASE).absolute().as_uri()
+        self._database = sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+        (self._size,) = self._database.execute("SELECT max(row) + 1 FROM passages").fetchone()
 
     def __len__(self) -> int:
-        return len(self._store)
+        return self._size
 
     def __contains__(self, doc: str) -> bool:
-        return self._row_of(doc) is not None
+        return self._database.execute("SELECT 1 FROM passages WHERE id = ?", [doc]).fetchone() is not None
 
     def passages(self) -> Iterator[Passage]:
         """Every passage, in the order of the source."""
-        return iter(self._store)
+        return starmap(Passage, self._database.execute("SELECT id, text, title FROM passages ORDER BY row"))
 
     def ids(self, rows: Sequence[int]) -> list[str]:
         """The ids of rows (positions in the order of the source, from 0)."""
-        return self._store.ids(rows)
+        query = "SELECT row, id FROM passages WHERE row IN (SELECT value FROM json_each(?))"
+        ids = dict(self._database.execute(query, [json.dumps(rows)]))
+        return [ids[row] for row in rows]
 
     def contents(self, ids: Sequence[str]) -> list[str]:
         """The text that the generator reads of each document: `Passage.content`.
@@ -62,20 +70,18 @@ class Collection:
         """
         contents = []
         for doc in ids:
-            row = self._row_of(doc)
-            if row is None:
+            fields = self._database.execute("SELECT id, text, title FROM passages WHERE id = ?", [doc]).fetchone()
+            if fields is None:
                 raise InputError(
                     f"the document `{doc}` is not in the collection; what is ranked must have the ids of "
                     f"`data.corpus`."
                 )
-            contents.append(self._store.passage(row).content)
+            contents.append(Passage(*fields).content)
         return contents
 
-    def _row_of(self, doc: str) -> int | None:
-        key = np.uint64(id_hash(doc))
-        start, end = (int(np.searchsorted(self._hashes, key, side)) for side in ("left", "right"))
-        rows = self._rows[start:end].tolist()  # different ids may have the same hash
-        return next((row for row in rows if self._store.id(row) == doc), None)
+    def skipped(self) -> tuple[int, str]:
+        """Number of records of the source that were left out, and the reason of the first; None if there is none."""
+        return self._database.execute(SKIPPED).fetchone()
 
 
 def open_collection(source: str, cache: Path | None = None, on_bad: Literal["stop", "skip"] = "stop") -> Collection:
@@ -102,36 +108,26 @@ def open_collection(source: str, cache: Path | None = None, on_bad: Literal["sto
         ) from error
     identity = source_identity(source, cache)
     folder = cache / identity[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    manifest = folder / "collection.json"
-    with FileLock(folder / ".lock"):
-        if not manifest.exists() or read_json(manifest)["format"] != FORMAT:
-            skipped = SkipReport() if on_bad == "skip" else None
-            count = import_source(source, folder, skipped)
-            if source_identity(source, cache) != identity:
-                raise InputError(f"{source}: the file changed while it was read; start again.")
-            skipped = skipped or SkipReport()
-            info = {"format": FORMAT, "source": source, "identity": identity, "passages": count}
-            write_json(manifest, info | {"left_out": skipped.count, "first_left_out": skipped.first})
-            log.info("collection: %d passages, %d records left out -> %s", count, skipped.count, folder)
-    info = read_json(manifest)
-    if info["left_out"] and on_bad == "stop":
-        raise InputError(
-            f"{info['first_left_out']} There are {info['left_out']} bad records in {info['source']}. {SKIP_HINT}"
-        )
-    return Collection(folder, identity)
+
+    def build(file: Path) -> None:
+        import_source(source, file, on_bad == "skip")
+        if source_identity(source, cache) != identity:
+            raise InputError(f"{source}: the file changed while it was read; start again.")
+
+    built = build_once(folder / DATABASE, build)
+    collection = Collection(folder, identity)
+    skipped, reason = collection.skipped()
+    if built:
+        log.info("collection: %d passages, %d records left out -> %s", len(collection), skipped, folder)
+    if skipped and on_bad == "stop":
+        raise InputError(f"{reason} There are {skipped} bad records in {source}. {SKIP_HINT}")
+    return collection
 
 
 def open_collections(
     sources: Sequence[DataSource], cache: str | None = None, on_bad: Literal["stop", "skip"] = "stop"
 ) -> dict[str, Collection]:
-    """The collection of each data set, by the name of the set.
-
-    Args:
-        sources: the data sets.
-        cache: folder of all collections; `user_cache()` when not given.
-        on_bad: as for `open_collection`.
-    """
+    """The collection of each data set, by the name of the set; `cache` and `on_bad` as for `open_collection`."""
     folder = Path(cache) if cache else None
     return {source.name: open_collection(source.corpus, folder, on_bad) for source in sources}
 
@@ -156,80 +152,42 @@ def source_identity(source: str, cache: Path) -> str:
         hashes = [cached_sha256(Path(file["filename"]), cache) for file in hub_dataset(source).cache_files]
         return hashlib.sha256("".join(hashes).encode()).hexdigest()
     try:
-        path.stat()
-    except OSError as error:
+        return cached_sha256(path, cache)
+    except FileNotFoundError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
-    return cached_sha256(path, cache)
 
 
-def id_hash(doc: str) -> int:
-    """A 64-bit hash of a document id."""
-    return int.from_bytes(hashlib.blake2b(doc.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
-
-
-def import_source(source: str, folder: Path, skipped: SkipReport | None) -> int:
-    """Read a source into a folder of the cache.
-
-    Args:
-        source: the source.
-        folder: where the files go; an interrupted import leaves a `.partial` file that the next one overwrites.
-        skipped: collects the records that cannot be used; without it, the first of them raises.
-
-    Returns:
-        Number of passages.
-
-    Raises:
-        InputError: see `open_collection`.
-    """
+def import_source(source: str, file: Path, skip_bad: bool) -> None:
+    """Read a source into a new database; raises as `open_collection`."""
     log.info("collection: reading %s", source)
-    hashes, line_numbers = array("Q"), array("Q")
-
-    def passages() -> Iterator[Passage]:
-        for number, passage in read_corpus(source, skipped):
-            hashes.append(id_hash(passage.id))
-            line_numbers.append(number)
-            if len(hashes) % LOG_EVERY == 0:
-                log.info("collection: %d passages read", len(hashes))
-            yield passage
-
-    partial = folder / "passages.partial"
-    write_passages(partial, passages())
-    keys, store = np.array(hashes, dtype=np.uint64), ArrowStore(partial)
-    duplicates = duplicate_rows(keys, store)
-    for row in duplicates:
-        error = InputError(f"{source}:{line_numbers[row]}: the id `{store.id(row)}` stands twice; ids must be unique.")
-        if skipped is None:
-            raise InputError(f"{error} {SKIP_HINT}")
-        skipped.add(error)
-    if not len(keys):
-        reason = f" {skipped.count} records were left out, the first: {skipped.first}" if skipped else ""
-        raise InputError(f"{source}: the collection is empty; passages with `id` and `text` are expected.{reason}")
-    if duplicates:
-        keys = np.delete(keys, duplicates)
-        unique, dropped = folder / "unique.partial", set(duplicates)
-        write_passages(unique, (passage for row, passage in enumerate(store) if row not in dropped))
-        unique.replace(partial)
-    order = np.argsort(keys, kind="stable")
-    np.save(folder / "hashes.npy", keys[order], allow_pickle=False)
-    np.save(folder / "rows.npy", order, allow_pickle=False)
-    partial.replace(folder / "passages.arrow")
-    return len(keys)
+    file.unlink(missing_ok=True)  # what a killed process left
+    try:
+        with closing(sqlite3.connect(file)) as database:
+            database.executescript(SCHEMA)
+            fill(database, source, skip_bad)
+            database.commit()
+    except sqlite3.OperationalError as error:
+        raise InputError(f"{file}: cannot be written ({error}); is the disk full?") from error
 
 
-def duplicate_rows(hashes: np.ndarray, store: ArrowStore) -> list[int]:
-    """Rows whose id is that of an earlier row, ascending.
+def fill(database: sqlite3.Connection, source: str, skip_bad: bool) -> None:
+    """Insert the passages of a source, and the reasons of the records that were skipped."""
 
-    Args:
-        hashes: [passages] the hash of each id.
-        store: the passages.
-    """
-    order = np.argsort(hashes, kind="stable")
-    same = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
-    seen: set[str] = set()
-    duplicates = []
-    for row in np.unique(np.concatenate([order[same], order[same + 1]])).tolist():
-        doc = store.id(row)
-        if doc in seen:
-            duplicates.append(row)
-        seen.add(doc)
-    return duplicates
+    def skip(error: InputError) -> None:
+        row = database.execute("INSERT INTO skipped VALUES (?)", [str(error)]).lastrowid
+        if row <= MAX_WARNINGS:
+            log.warning("left out: %s", error)
+
+    on_bad, count = skip if skip_bad else refuse, 0
+    for number, passage in read_corpus(source, on_bad):
+        values = count, passage.id, passage.text, passage.title
+        if not database.execute("INSERT OR IGNORE INTO passages VALUES (?, ?, ?, ?)", values).rowcount:
+            on_bad(InputError(f"{source}:{number}: the id `{passage.id}` stands twice; ids must be unique."))
+            continue
+        count += 1
+        if count % LOG_EVERY == 0:
+            log.info("collection: %d passages read", count)
+    if not count:
+        skipped, reason = database.execute(SKIPPED).fetchone()
+        hint = f" {skipped} records were left out, the first: {reason}" if skipped else ""
+        raise InputError(f"{source}: the collection is empty; passages with `id` and `text` are expected.{hint}")

@@ -6,53 +6,44 @@ also gzipped, and parquet. Every record has the fields `id`, `text` and optional
 
 import csv
 import gzip
+import re
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow
 import pyarrow.parquet
 
 from core.artifacts import json_object
 from core.data_sources import is_hub_name
-from core.errors import InputError, fields_of, first_line
-from core.progress import log
+from core.errors import InputError, first_line
+from core.json_records import parse_record
 from core.records import Passage
 
 FIELDS = ("id", "text", "title")
-MAX_WARNINGS = 5  # skipped records that are logged one by one
 SKIP_HINT = "`--data.on_bad skip` leaves such records out."
 BATCH = 1000  # rows of a table read at once
 JSON_LINES = (".jsonl", ".jsonlines", ".json-lines", ".ndjson")
 
-Rows = Iterator[tuple[int, Any]]  # number of the line or row, from 1, and its raw content
-Parse = Callable[[Any, str], dict[str, Any]]  # raw content and place -> record; raises InputError
+UNDECODED = re.compile("[\udc80-\udcff]")  # what `surrogateescape` makes of bytes that are not UTF-8
+
+OnBad = Callable[[InputError], None]  # called for each record that cannot be used
+Records = Iterator[tuple[int, dict[str, Any]]]  # number of the line or row, from 1, and the record
 
 
-@dataclass
-class SkipReport:
-    """The records that were skipped: their number, and the reason of the first."""
-
-    count: int = 0
-    first: str = ""
-
-    def add(self, error: InputError) -> None:
-        """Count a record, and log it if it is one of the first."""
-        self.count += 1
-        self.first = self.first or str(error)
-        if self.count <= MAX_WARNINGS:
-            log.warning("left out: %s", error)
+def refuse(error: InputError) -> NoReturn:
+    """Raise the error of a record that cannot be used, with the way to skip it."""
+    raise InputError(f"{error} {SKIP_HINT}") from error
 
 
-def read_corpus(source: str, skipped: SkipReport | None = None) -> Iterator[tuple[int, Passage]]:
+def read_corpus(source: str, on_bad: OnBad = refuse) -> Iterator[tuple[int, Passage]]:
     """Read the passages of a collection in order; duplicate ids are not detected.
 
     Args:
         source: a file or the name of a Hub data set.
-        skipped: collects the records that cannot be used; without it, the first of them raises.
+        on_bad: called for each record that cannot be used; by default, the first of them raises.
 
     Yields:
         Number of the line (of the row in a table; from 1), and the passage.
@@ -60,65 +51,31 @@ def read_corpus(source: str, skipped: SkipReport | None = None) -> Iterator[tupl
     Raises:
         InputError: the source cannot be read, or a record cannot be used: names file, line, field and value.
     """
-    rows, parse = open_rows(source)
-    for number, row in rows:
-        place = f"{source}:{number}"
+    for number, record in read_records(source, on_bad):
         try:
-            passage = to_passage(parse(row, place), place)
+            passage = parse_record(Passage, record, f"{source}:{number}")
         except InputError as error:
-            if skipped is None:
-                raise InputError(f"{error} {SKIP_HINT}") from error
-            skipped.add(error)
+            on_bad(error)
         else:
             yield number, passage
 
 
-def open_rows(source: str) -> tuple[Rows, Parse]:
-    """The raw records of a source and the function that parses one of them.
-
-    Raises:
-        InputError: the source does not exist, has an unknown format, or is damaged.
-    """
+def read_records(source: str, on_bad: OnBad) -> Records:
+    """The records of a source, before their fields are checked."""
     path = Path(source)
     if not path.is_file() and is_hub_name(source):
-        return table_rows(hub_dataset(source).with_format(None).iter(BATCH)), parse_table_row
+        return read_table(hub_dataset(source).with_format("arrow").iter(BATCH))
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(JSON_LINES):
-        return ((number, line) for number, line in enumerate(read_lines(path), 1) if line.strip()), parse_json
+        return read_jsonl(path, on_bad)
     if name.endswith(".tsv"):
-        return open_tsv(path)
+        return read_tsv(path, on_bad)
     if path.suffix.lower() == ".parquet":
-        return table_rows(parquet_batches(path)), parse_table_row
+        return read_table(parquet_batches(path))
     raise InputError(
         f"{path}: a collection is a .jsonl, .tsv (both also .gz) or .parquet file, or a data set of the Hub; convert "
         f"it to JSONL with the fields `id`, `text` and, where there is one, `title`."
     )
-
-
-def to_passage(record: dict[str, Any], place: str) -> Passage:
-    """Check a record and convert it to a passage.
-
-    Raises:
-        InputError: a field is missing or has the wrong type; begins with `place`.
-    """
-    for name in ("id", "text"):
-        value = record.get(name)
-        if not isinstance(value, str) or not value.strip():
-            problem = f"must be a text that is not empty, got {value!r:.60}"
-            problem = problem if name in record else f"is missing (there are: {fields_of(record)})"
-            raise InputError(f"{place}: the field `{name}` {problem}.")
-    if not record["id"].isprintable():
-        raise InputError(f"{place}: `id` must have no control characters, got {record['id']!r:.60}.")
-    title = record.get("title") or ""
-    if not isinstance(title, str):
-        raise InputError(f"{place}: `title` must be a text, got {title!r:.60}.")
-    passage = Passage(record["id"], record["text"], title)
-    for name in FIELDS:
-        try:
-            getattr(passage, name).encode()
-        except UnicodeEncodeError as error:
-            raise InputError(f"{place}: the field `{name}` is not UTF-8 text.") from error
-    return passage
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -133,20 +90,21 @@ def read_lines(path: Path) -> Iterator[bytes]:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
 
 
-def parse_json(line: bytes, place: str) -> dict[str, Any]:
-    """Parse a line of JSONL."""
-    try:
-        return json_object(line.decode(), place)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{place}: not UTF-8 text (byte {error.start} of the line: {error.reason}).") from error
+def read_jsonl(path: Path, on_bad: OnBad) -> Records:
+    """The objects of a JSONL file."""
+    for number, line in enumerate(read_lines(path), 1):
+        place = f"{path}:{number}"
+        try:
+            if line.strip():
+                yield number, json_object(line.decode(), place)
+        except UnicodeDecodeError as error:
+            on_bad(InputError(f"{place}: not UTF-8 text (byte {error.start} of the line: {error.reason})."))
+        except InputError as error:
+            on_bad(error)
 
 
-def open_tsv(path: Path) -> tuple[Rows, Parse]:
-    """Rows and parser of a TSV file; fields may be quoted as in CSV.
-
-    Raises:
-        InputError: the first line does not name the columns `id` and `text`.
-    """
+def read_tsv(path: Path, on_bad: OnBad) -> Records:
+    """The rows of a TSV file; fields may be quoted as in CSV."""
     csv.field_size_limit(1 << 30)
     reader = csv.reader((line.decode(errors="surrogateescape") for line in read_lines(path)), delimiter="\t")
     header = [name.strip() for name in next(reader, [])]
@@ -154,63 +112,44 @@ def open_tsv(path: Path) -> tuple[Rows, Parse]:
         raise InputError(
             f"{path}:1: the first line must name the columns `id`, `text` and perhaps `title`, got {header}."
         )
-
-    def rows() -> Rows:
-        while True:
-            number = reader.line_num + 1
-            try:
-                row: list[str] | csv.Error = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                row = error
-            if row:
-                yield number, row
-
-    def parse(row: list[str] | csv.Error, place: str) -> dict[str, Any]:
-        if isinstance(row, csv.Error):
-            raise InputError(f"{place}: not valid TSV ({row}).") from row
-        if len(row) != len(header):
-            raise InputError(
-                f"{place}: {len(row)} columns where the header has {len(header)}; a field with a tab or a line end, "
-                f'or that begins with ", must stand between quotes.'
-            )
-        return dict(zip(header, row, strict=True))
-
-    return rows(), parse
+    while True:
+        number = reader.line_num + 1
+        place = f"{path}:{number}"
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            on_bad(InputError(f"{place}: not valid TSV ({error})."))
+            continue
+        record = dict(zip(header, row, strict=False))
+        if row and len(row) != len(header):
+            hint = 'a field with a tab or a line end, or that begins with ", must stand between quotes.'
+            on_bad(InputError(f"{place}: {len(row)} columns where the header has {len(header)}; {hint}"))
+        elif broken := [name for name in FIELDS if UNDECODED.search(record.get(name, ""))]:
+            on_bad(InputError(f"{place}: the field `{broken[0]}` is not UTF-8 text."))
+        elif row:
+            yield number, record
 
 
-def table_rows(batches: Iterator[dict[str, list]]) -> Rows:
-    """Rows of a table that is read in batches of columns."""
-    number = 0
-    for columns in batches:
-        for values in zip(*columns.values(), strict=True):
-            number += 1
-            yield number, dict(zip(columns, values, strict=True))
+def read_table(batches: Iterable[pyarrow.RecordBatch | pyarrow.Table]) -> Records:
+    """The rows of a table that is read in batches; an id may be a whole number."""
+    for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
+        yield number, row | {"id": str(row["id"])} if type(row.get("id")) is int else row
 
 
-def parse_table_row(row: dict[str, Any], place: str) -> dict[str, Any]:
-    """Parse a row of a table: an id may be a whole number."""
-    return row | {"id": str(row["id"])} if type(row["id"]) is int else row
-
-
-def parquet_batches(path: Path) -> Iterator[dict[str, list]]:
+def parquet_batches(path: Path) -> Iterator[pyarrow.RecordBatch]:
     """The columns `id`, `text` and `title` of a parquet file, `BATCH` rows at a time."""
     try:
         with pyarrow.parquet.ParquetFile(path) as table:
-            columns = [name for name in FIELDS if name in table.schema_arrow.names]
-            for batch in table.iter_batches(BATCH, columns=columns):
-                yield batch.to_pydict()
+            yield from table.iter_batches(BATCH, columns=[name for name in FIELDS if name in table.schema_arrow.names])
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path}: cannot be read as parquet ({first_line(error)}).") from error
 
 
 @lru_cache(maxsize=2)
 def hub_dataset(source: str):
-    """A data set of the Hub, loaded by `datasets`.
-
-    Args:
-        source: `owner/name`, or `owner/name:split` for another split than `train`.
+    """A data set of the Hub (`owner/name`, or `owner/name:split` for another split than `train`) by `datasets`.
 
     Raises:
         InputError: it cannot be loaded.

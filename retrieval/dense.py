@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 
 import faiss
@@ -15,6 +14,7 @@ from core.errors import InputError, first_line
 from core.progress import Progress, log
 from core.records import Hit
 from core.settings import RetrievalSettings
+from core.stage_runner import batched
 from retrieval.collection import Collection
 from retrieval.encoder import Encoder
 
@@ -28,28 +28,28 @@ class DenseRetriever:
 
     Args:
         encoder: encodes queries.
-        index: the vectors of the passages in collection order; None for an empty collection.
-        ids_of: rows -> document ids.
+        index: the vectors of the passages in collection order.
+        collection: the passages.
     """
 
-    def __init__(self, encoder: Encoder, index: faiss.Index | None, ids_of: Callable[[Sequence[int]], list[str]]):
-        self.encoder, self.index, self.ids_of = encoder, index, ids_of
+    def __init__(self, encoder: Encoder, index: faiss.Index, collection: Collection):
+        self.encoder, self.index, self.collection = encoder, index, collection
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """The `k` nearest documents per query; none for a blank query or in an empty collection."""
-        hits: list[list[Hit]] = [[] for _ in queries]
-        positions = [i for i, query in enumerate(queries) if query.strip()]
-        if not positions or self.index is None:
-            return hits
-        vectors = self.encoder.encode_queries([queries[i] for i in positions])
+        """The `k` nearest documents per query; none for a blank query."""
+        texts = [query for query in queries if query.strip()]
+        if not texts:
+            return [[] for _ in queries]
+        vectors = self.encoder.encode_queries(texts)
         scores, rows = self.index.search(vectors, min(k, self.index.ntotal))
         order = np.lexsort((rows, -scores))  # ties in collection order
         scores, rows = np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
         valid = rows >= 0  # an approximate index may return fewer than k
-        ids = iter(self.ids_of(rows[valid].tolist()))
-        for i, row_scores, row_valid in zip(positions, scores, valid, strict=True):
-            hits[i] = [Hit(next(ids), float(score)) for score in row_scores[row_valid]]
-        return hits
+        ids = iter(self.collection.ids(rows[valid].tolist()))
+        lists = (
+            [Hit(next(ids), float(score)) for score in row[keep]] for row, keep in zip(scores, valid, strict=True)
+        )
+        return [next(lists) if query.strip() else [] for query in queries]
 
 
 def build_dense(settings: RetrievalSettings, collection: Collection) -> DenseRetriever:
@@ -58,11 +58,8 @@ def build_dense(settings: RetrievalSettings, collection: Collection) -> DenseRet
     Raises:
         InputError: the encoder cannot be loaded.
     """
-    encoder = Encoder(
-        settings.encoder, settings.pooling, settings.normalize, settings.query_prefix, settings.passage_prefix,
-        settings.max_length, settings.dtype, settings.batch_tokens,
-    )  # fmt: skip
-    return DenseRetriever(encoder, load_index(settings.faiss, collection, encoder), collection.ids)
+    encoder = Encoder(settings)
+    return DenseRetriever(encoder, load_index(settings.faiss, collection, encoder), collection)
 
 
 def embeddings_folder(collection: Collection, encoder: Encoder) -> Path:
@@ -78,37 +75,26 @@ def encode_corpus(collection: Collection, encoder: Encoder, shard_size: int = SH
     run or of several, share the work: each takes the next shard that no other process has or works on, and at the end
     waits for the shards that others still work on.
 
-    Args:
-        collection: the passages.
-        encoder: encodes them.
-        shard_size: rows per shard.
-
     Returns:
         The files of the shards in order.
     """
     folder, total = embeddings_folder(collection, encoder), len(collection)
-    sizes = [min(shard_size, total - start) for start in range(0, total, shard_size)]
-    shards = [folder / f"shard-{number:05d}.npy" for number in range(len(sizes))]
     if not (folder / "plan.json").exists():
         write_json(folder / "plan.json", {"collection": collection.identity, **encoder.config})
-    missing = [size for shard, size in zip(shards, sizes, strict=True) if not shard.exists()]
+    shards = [folder / f"shard-{number:05d}.npy" for number in range(-(-total // shard_size))]
+    missing = [number for number, shard in enumerate(shards) if not shard.exists()]
     if len(missing) < len(shards):
         log.info("embeddings: %d of %d shards exist", len(shards) - len(missing), len(shards))
-    with Progress("embeddings", sum(missing), "passages") as progress:
+    rows = sum(min(shard_size, total - number * shard_size) for number in missing)
+    with Progress("embeddings", rows, "passages") as progress:
         for wait in (False, True):  # the second pass takes the shards of processes that were killed
             if all(shard.exists() for shard in shards):
                 break
-            for shard, texts in zip(shards, read_texts(collection, shard_size), strict=True):
-                if build_once(shard, lambda partial, texts=texts: save_vectors(partial, encoder, texts), wait):
-                    progress.advance(len(texts))
+            texts = batched((passage.content for passage in collection.passages()), shard_size)
+            for shard, batch in zip(shards, texts, strict=True):
+                if build_once(shard, lambda partial, batch=batch: save_vectors(partial, encoder, batch), wait):
+                    progress.advance(len(batch))
     return shards
-
-
-def read_texts(collection: Collection, size: int) -> Iterator[list[str]]:
-    """The texts of a collection in lists of `size`; the last may be shorter."""
-    passages = collection.passages()
-    while texts := [passage.content for passage in islice(passages, size)]:
-        yield texts
 
 
 def save_vectors(file: Path, encoder: Encoder, texts: Sequence[str]) -> None:
@@ -118,34 +104,19 @@ def save_vectors(file: Path, encoder: Encoder, texts: Sequence[str]) -> None:
 
 
 def load_shard(file: Path) -> np.ndarray:
-    """The vectors of a shard, memory-mapped.
-
-    Raises:
-        InputError: the file is damaged.
-    """
+    """The vectors of a shard, memory-mapped."""
     try:
         return np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"{file} is damaged ({error}); delete it and start the same command again.") from error
 
 
-def load_index(kind: str, collection: Collection, encoder: Encoder, shard_size: int = SHARD) -> faiss.Index | None:
+def load_index(kind: str, collection: Collection, encoder: Encoder, shard_size: int = SHARD) -> faiss.Index:
     """The FAISS index of a collection, memory-mapped; built first, with the vectors, if the cache does not have it.
-
-    Args:
-        kind: `flat` (exact), `ivf` (searches the nearest clusters) or `hnsw` (walks a graph).
-        collection: the passages.
-        encoder: encodes them.
-        shard_size: rows per shard of vectors.
-
-    Returns:
-        The index; None for an empty collection.
 
     Raises:
         InputError: the file of the index or of a shard is damaged.
     """
-    if not len(collection):
-        return None
     file = embeddings_folder(collection, encoder) / f"{kind}.faiss"
     if not file.exists():
         shards = encode_corpus(collection, encoder, shard_size)
@@ -166,7 +137,7 @@ def build_index(kind: str, shards: Sequence[Path], total: int) -> faiss.Index:
     vectors and have a lower recall with others.
 
     Args:
-        kind: `flat`, `ivf` or `hnsw`.
+        kind: `flat` (exact), `ivf` (searches the nearest clusters) or `hnsw` (walks a graph).
         shards: files of float32 [rows, dimension], in order.
         total: rows of all shards.
 

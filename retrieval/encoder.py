@@ -20,6 +20,7 @@ from transformers.models.roberta.modeling_roberta import RobertaPreTrainedModel
 from core.batching import batches_by_tokens
 from core.cache import model_identity
 from core.errors import InputError, first_line
+from core.settings import RetrievalSettings
 
 logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
 
@@ -28,58 +29,45 @@ RESERVED_POSITIONS = {"camembert": 2, "mpnet": 2, "roberta": 2, "xlm-roberta": 2
 
 
 class Encoder:
-    """Encodes queries and passages as vectors. Arguments that are None keep what the files of the encoder say.
+    """Encodes queries and passages as vectors. Settings that are None keep what the files of the encoder say.
 
     Args:
-        name: folder or Hub id; weights must be safetensors, and no code of the repository is run.
-        pooling: `mean` or `cls`, for a plain Transformers encoder (`mean` when None).
-        normalize: scale vectors to length 1.
-        query_prefix: prepended to each query.
-        passage_prefix: prepended to each passage.
-        max_length: tokens of the longest text; longer texts are truncated.
-        dtype: float32, bfloat16 or float16.
-        batch_tokens: largest number of tokens per padded batch.
+        settings: `encoder` and the other settings of `dense`. Weights must be safetensors, and no code of the
+            repository is run.
 
     Raises:
-        InputError: the encoder cannot be loaded, or contradicts an argument.
+        InputError: the encoder cannot be loaded, or contradicts a setting.
     """
 
-    def __init__(
-        self,
-        name: str,
-        pooling: str | None = None,
-        normalize: bool | None = None,
-        query_prefix: str | None = None,
-        passage_prefix: str | None = None,
-        max_length: int | None = None,
-        dtype: str = "float32",
-        batch_tokens: int = 16384,
-    ):
-        self.name, self.batch_tokens = name, batch_tokens
-        self.model = model = load_model(name, pooling or "mean", dtype)
-        own_pooling = next((module.pooling_mode for module in model if isinstance(module, Pooling)), None)
-        if pooling and pooling != own_pooling:
+    def __init__(self, settings: RetrievalSettings):
+        self.name = name = settings.encoder
+        self.batch_tokens = settings.batch_tokens
+        self.model = model = load_model(name, settings.pooling or "mean", settings.dtype)
+        pooling = next((module.pooling_mode for module in model if isinstance(module, Pooling)), None)
+        if settings.pooling and settings.pooling != pooling:
             raise InputError(
-                f"`retrieval.pooling` is `{pooling}`, but {name} says `{own_pooling}` itself; leave the setting out."
+                f"`retrieval.pooling` is `{settings.pooling}`, but {name} says `{pooling}` itself; leave the setting "
+                f"out."
             )
-        body = model.transformers_model.config
+        body, length = model.transformers_model.config, settings.max_length
         positions = getattr(body, "max_position_embeddings", UNLIMITED) - RESERVED_POSITIONS.get(body.model_type, 0)
-        if max_length and max_length > positions:
-            raise InputError(f"`retrieval.max_length` is {max_length}, but {name} takes {positions} tokens at most.")
-        model.max_seq_length = max_length or min(positions, model.max_seq_length)
+        if length and length > positions:
+            raise InputError(f"`retrieval.max_length` is {length}, but {name} takes {positions} tokens at most.")
+        model.max_seq_length = length or min(positions, model.max_seq_length)
         if model.tokenizer.pad_token is None:
             model.tokenizer.pad_token = model.tokenizer.eos_token
-        normalized = read_json(name, "config_sentence_transformers.json").get("similarity_fn_name") == "cosine"
+        normalize = read_json(name, "config_sentence_transformers.json").get("similarity_fn_name") == "cosine"
         if isinstance(model[-1], Normalize):  # `_encode` normalizes
-            normalized = True
+            normalize = True
             del model[-1]
-        self.query_prefix = model.prompts.get("query", "") if query_prefix is None else query_prefix
-        prompts = (model.prompts.get(key) for key in ("document", "passage", "corpus"))
+        passage_prompts = (model.prompts.get(key) for key in ("document", "passage", "corpus"))
+        passage_prefix = next(filter(None, passage_prompts), "")
+        self.query_prefix = model.prompts.get("query", "") if settings.query_prefix is None else settings.query_prefix
         self.config = {  # everything that decides the vector of a passage
             "encoder": model_identity(name),
-            "pooling": own_pooling,
-            "normalize": normalized if normalize is None else normalize,
-            "passage_prefix": next(filter(None, prompts), "") if passage_prefix is None else passage_prefix,
+            "pooling": pooling,
+            "normalize": normalize if settings.normalize is None else settings.normalize,
+            "passage_prefix": passage_prefix if settings.passage_prefix is None else settings.passage_prefix,
             "max_length": model.max_seq_length,
             "dtype": str(model.dtype),
         }

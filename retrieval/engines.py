@@ -1,6 +1,7 @@
 """Retrieval engines by name, and what a stage records of them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from core.cache import model_identity
@@ -9,14 +10,14 @@ from core.errors import InputError
 from core.progress import log
 from core.records import Hit
 from core.settings import RetrievalSettings
-from retrieval.analyzer import build_analyzer
+from retrieval.analyzer import ANALYZERS
 from retrieval.bm25 import RankBM25
-from retrieval.bm25s_index import build_bm25s
+from retrieval.bm25s_index import BM25sIndex
 from retrieval.collection import Collection
 from retrieval.hybrid import ReciprocalRankFusion
-from retrieval.lucene import build_lucene
+from retrieval.lucene import LuceneRetriever
 from retrieval.retriever import Retriever
-from retrieval.search_server import connect
+from retrieval.search_server import SearchServer
 
 AUTO_LIMIT = 20_000  # passages up to which `auto` means rank_bm25
 BM25_SETTINGS = ("analyzer", "k1", "b", "bm25_variant")
@@ -26,6 +27,7 @@ RANKING_SETTINGS = {  # engine -> settings that decide its rankings
     "dense": ("encoder", "pooling", "normalize", "query_prefix", "passage_prefix", "max_length", "dtype", "faiss"),
     "lucene": ("k1", "b", "prebuilt"),
     "http": ("url", "index", "fields"),
+    "hybrid": ("hybrid", "rrf_k"),
 }
 
 
@@ -36,36 +38,32 @@ def resolve_engine(settings: RetrievalSettings, collection: Collection) -> str:
     return "rank_bm25" if len(collection) <= AUTO_LIMIT else "bm25s"
 
 
-def build_engine(settings: RetrievalSettings, collection: Collection, name: str | None = None) -> Retriever:
-    """Build a retrieval engine over a collection.
-
-    Args:
-        settings: options of all engines.
-        collection: the passages to search.
-        name: engine to build; `settings.engine` by default.
+def build_engine(settings: RetrievalSettings, collection: Collection) -> Retriever:
+    """Build the retrieval engine over a collection.
 
     Raises:
         InputError: a package, index or setting that the engine needs is missing.
     """
-    if name is None:
-        name = resolve_engine(settings, collection)
-        if settings.engine == "auto":
-            log.info("retrieval: %s for %d passages", name, len(collection))
+    name = resolve_engine(settings, collection)
+    if settings.engine == "auto":
+        log.info("retrieval: %s for %d passages", name, len(collection))
     if name == "hybrid":
-        engines = [build_engine(settings, collection, part) for part in settings.hybrid]
+        engines = [build_engine(replace(settings, engine=part), collection) for part in settings.hybrid]
         return ReciprocalRankFusion(engines, settings.rrf_k)
     if name == "rank_bm25":
-        analyzer = build_analyzer(settings.analyzer)
+        analyzer = ANALYZERS[settings.analyzer]()
         return RankBM25(collection.passages(), analyzer, settings.k1, settings.b, settings.bm25_variant)
+    if name == "bm25s":
+        return BM25sIndex(settings, collection)
+    if name == "lucene":
+        return LuceneRetriever(settings, collection)
     if name == "http":
-        return connect(settings)
-    if name == "dense":
-        try:
-            from retrieval.dense import build_dense  # needs optional packages
-        except ImportError as error:
-            raise InputError(f"`retrieval.engine dense`: {error}; install it: pip install -e '.[dense]'") from error
-        return build_dense(settings, collection)
-    return {"bm25s": build_bm25s, "lucene": build_lucene}[name](settings, collection)
+        return SearchServer(settings)
+    try:
+        from retrieval.dense import build_dense  # needs optional packages
+    except ImportError as error:
+        raise InputError(f"`retrieval.engine dense`: {error}; install it: pip install -e '.[dense]'") from error
+    return build_dense(settings, collection)
 
 
 class PerDatasetRetriever:
@@ -80,33 +78,23 @@ class PerDatasetRetriever:
         self.engines = {name: build_engine(settings, collection) for name, collection in collections.items()}
 
     def search(self, queries: Sequence[tuple[str, str]], k: int) -> list[list[Hit]]:
-        """Up to `k` hits per query, best first.
-
-        Args:
-            queries: (data set, query) pairs.
-            k: largest number of hits per query.
-        """
-        hits: list[list[Hit]] = [[] for _ in queries]
-        for name, engine in self.engines.items():
-            positions = [i for i, (dataset, _) in enumerate(queries) if dataset == name]
-            rankings = engine.search([queries[i][1] for i in positions], k) if positions else []
-            for i, ranking in zip(positions, rankings, strict=True):
-                hits[i] = ranking
-        return hits
+        """Up to `k` hits, best first, for each pair of a data set and a query."""
+        rankings = {
+            name: iter(engine.search([query for dataset, query in queries if dataset == name], k))
+            for name, engine in self.engines.items()
+        }
+        return [next(rankings[dataset]) for dataset, _ in queries]
 
 
 def ranking_config(settings: RetrievalSettings, collections: Mapping[str, Collection]) -> dict[str, Any]:
     """What a stage records of the settings: everything that can change a ranking.
 
-    Args:
-        settings: options of the engines.
-        collections: data set -> its collection; `auto` may choose another engine for each.
+    With `auto`, each data set of `collections` may have another engine.
     """
     engines = {name: resolve_engine(settings, collection) for name, collection in collections.items()}
     engine = next(iter(engines.values()))
     parts = settings.hybrid if engine == "hybrid" else [engine]
-    names = {"k", "depth", *(name for part in parts for name in RANKING_SETTINGS[part])}
-    names |= {"hybrid", "rrf_k"} if engine == "hybrid" else set()
+    names = {"k", "depth", *(name for part in {engine, *parts} for name in RANKING_SETTINGS[part])}
     config = {"engine": by_data_set(engines)} | {name: getattr(settings, name) for name in sorted(names)}
     if "dense" in parts:
         config["encoder_identity"] = model_identity(settings.encoder)

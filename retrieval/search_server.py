@@ -17,6 +17,7 @@ from core.errors import InputError, first_line
 from core.progress import log
 from core.records import Hit
 from core.settings import RetrievalSettings
+from core.stage_runner import batched
 
 BATCH = 100  # queries per request
 TIMEOUT = 60.0  # seconds per request
@@ -36,26 +37,38 @@ class RetryableError(Exception):
 class SearchServer:
     """An index of a search server, queried by `_msearch`.
 
+    Credentials come from the environment: `SEARCH_API_KEY`, or `SEARCH_USER` and `SEARCH_PASSWORD`. `SEARCH_CA_FILE`
+    names the certificates of an authority that the system does not trust.
+
     Args:
-        client: carries the server's address, credentials and timeout.
-        index: name of the index.
-        fields: text fields that a query is matched with (`multi_match`); the best field counts.
-        retries: how often a failed request is repeated.
+        settings: `url`, `index`, `fields` (a query is matched with each; the best counts) and `retries`.
+
+    Raises:
+        InputError: the certificates cannot be used.
     """
 
-    def __init__(self, client: httpx2.Client, index: str, fields: Sequence[str], retries: int = 5):
-        self.client, self.index, self.fields, self.retries = client, index, list(fields), retries
-        self.place = f"{str(client.base_url).rstrip('/')}, index `{index}`"
+    def __init__(self, settings: RetrievalSettings):
+        self.index, self.fields, self.retries = settings.index, settings.fields, settings.retries
+        self.place = f"{settings.url.rstrip('/')}, index `{settings.index}`"
+        key, user = os.environ.get("SEARCH_API_KEY"), os.environ.get("SEARCH_USER")
+        authority = os.environ.get("SEARCH_CA_FILE")
+        try:
+            context = ssl.create_default_context(cafile=authority)
+        except OSError as error:
+            raise InputError(f"SEARCH_CA_FILE: {authority} cannot be used ({first_line(error)}).") from error
+        self.client = httpx2.Client(
+            base_url=settings.url,
+            headers={"Authorization": f"ApiKey {key}"} if key else {},
+            auth=(user, os.environ.get("SEARCH_PASSWORD", "")) if user and not key else None,
+            verify=context,
+            timeout=TIMEOUT,
+        )
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Up to `k` documents per query as the server ranks them; none for a blank query."""
-        hits: list[list[Hit]] = [[] for _ in queries]
-        positions = [i for i, query in enumerate(queries) if query.strip()]
-        for start in range(0, len(positions), BATCH):
-            batch = positions[start : start + BATCH]
-            for i, ranking in zip(batch, self._search_batch([queries[i] for i in batch], k), strict=True):
-                hits[i] = ranking
-        return hits
+        texts = [query for query in queries if query.strip()]
+        rankings = iter([ranking for batch in batched(texts, BATCH) for ranking in self._search_batch(batch, k)])
+        return [next(rankings) if query.strip() else [] for query in queries]
 
     def _search_batch(self, queries: list[str], k: int) -> list[list[Hit]]:
         """Send one request, and repeat it with growing waits while the server is busy or away."""
@@ -121,28 +134,3 @@ class SearchServer:
         if not 200 <= status < 300:
             hint = STATUS_HINTS.get(status, "see the server's message")
             raise InputError(f"{self.place}: status {status}; {hint}. It said: {message[:300]}")
-
-
-def connect(settings: RetrievalSettings) -> SearchServer:
-    """The index that the settings name.
-
-    Credentials come from the environment: `SEARCH_API_KEY`, or `SEARCH_USER` and `SEARCH_PASSWORD`. `SEARCH_CA_FILE`
-    names the certificates of an authority that the system does not trust.
-
-    Raises:
-        InputError: the certificates cannot be used.
-    """
-    key, user = os.environ.get("SEARCH_API_KEY"), os.environ.get("SEARCH_USER")
-    authority = os.environ.get("SEARCH_CA_FILE")
-    try:
-        context = ssl.create_default_context(cafile=authority)
-    except OSError as error:
-        raise InputError(f"SEARCH_CA_FILE: {authority} cannot be used ({first_line(error)}).") from error
-    client = httpx2.Client(
-        base_url=settings.url,
-        headers={"Authorization": f"ApiKey {key}"} if key else {},
-        auth=(user, os.environ.get("SEARCH_PASSWORD", "")) if user and not key else None,
-        verify=context,
-        timeout=TIMEOUT,
-    )
-    return SearchServer(client, settings.index, settings.fields, settings.retries)

@@ -57,6 +57,12 @@ def test_parquet_with_whole_numbers_as_ids(tmp_path):
     assert found.contents(["6"]) == ["T\ntwo"]
 
 
+def test_a_table_without_ids_is_named(tmp_path):
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["one"], "number": [5]}), tmp_path / "c.parquet")
+    with pytest.raises(InputError, match=r"c.parquet:1: the field `id` is missing \(there are: `text`\)"):
+        open_collection(str(tmp_path / "c.parquet"), tmp_path / "cache")
+
+
 def test_a_data_set_by_its_hub_name(tmp_path, monkeypatch):
     """`datasets` takes a folder of that name before it asks the Hub."""
     (tmp_path / "owner/name").mkdir(parents=True)
@@ -88,8 +94,8 @@ def test_ids_rows_and_contents(tmp_path):
     ("name", "text", "expected"),
     [
         ("c.jsonl", '{"id": "d"}', r"c.jsonl:1: the field `text` is missing"),
-        ("c.jsonl", '{"id": "d", "text": "x"}\n{"id": 7, "text": "x"}', r":2: the field `id` must be a text.*got 7"),
-        ("c.jsonl", '{"id": "d", "text": "  "}', r":1: the field `text` must be a text that is not empty"),
+        ("c.jsonl", '{"id": "d", "text": "x"}\n{"id": 7, "text": "x"}', r":2: `id` must be a text, got 7"),
+        ("c.jsonl", '{"id": "d", "text": "  "}', r":1: `text` must be a text that is not empty, got '  '"),
         ("c.jsonl", '{"id": "d", "text": "x", "title": 3}', r":1: `title` must be a text, got 3"),
         ("c.jsonl", '\n{"id": "d", "text": "x"\n', r":2: not valid JSON"),
         ("c.jsonl", b'{"id": "d", "text": "x"}\n{"id": "e", "text": "\xff"}\n', r":2: not UTF-8 text \(byte 21"),
@@ -98,22 +104,26 @@ def test_ids_rows_and_contents(tmp_path):
         ("c.jsonl", "", "c.jsonl: the collection is empty"),
         ("c.tsv", "id\tcontents\n1\tx\n", r"c.tsv:1: the first line must name the columns `id`, `text`"),
         ("c.tsv", "id\ttext\ttitle\n1\tx\ty\n2\tx\n", r"c.tsv:3: 2 columns where the header has 3"),
-        ("c.tsv", "id\ttext\n1\t\n", r"c.tsv:2: the field `text` must be a text that is not empty"),
+        ("c.tsv", "id\ttext\n1\t\n", r"c.tsv:2: `text` must be a text that is not empty, got ''"),
         ("c.tsv", b"id\ttext\n1\tx\n2\t\xff\n", r"c.tsv:3: the field `text` is not UTF-8"),
         ("c.xml", "<a/>", r"c.xml: a collection is a .jsonl, .tsv"),
+        ("c.tsv", "id\ttext\n1\tx\n2\ta\rb\n", r"c.tsv:3: not valid TSV \(new-line character"),
         ("c.parquet", "no parquet", r"c.parquet: cannot be read as parquet"),
     ],
 )  # fmt: skip
 def test_bad_collections_are_named(tmp_path, name, text, expected):
     with pytest.raises(InputError, match=expected):
         open_text(tmp_path, text, name)
-    assert not list((tmp_path / "cache").rglob("collection.json"))
+    assert not list((tmp_path / "cache").rglob("passages.sqlite"))
 
 
-def test_a_damaged_gzip_file_is_named(tmp_path):
-    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(JSONL.encode() * 50)[:60])
-    with pytest.raises(InputError, match=r"c.jsonl.gz: damaged gzip"):
-        open_collection(str(tmp_path / "c.jsonl.gz"), tmp_path / "cache")
+@pytest.mark.parametrize(("name", "text"), [("c.jsonl.gz", JSONL), ("c.tsv.gz", TSV)])
+def test_a_damaged_gzip_file_is_named(tmp_path, name, text):
+    """Its lost end is no record that `skip` leaves out."""
+    packed = gzip.compress(text.encode())
+    (tmp_path / name).write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(InputError, match=f"{name}: damaged gzip"):
+        open_collection(str(tmp_path / name), tmp_path / "cache", on_bad="skip")
 
 
 def test_a_missing_source_is_named(tmp_path, monkeypatch):
@@ -158,8 +168,7 @@ def test_a_source_is_read_once(tmp_path, caplog):
 def test_what_a_stopped_reading_left_is_written_over(tmp_path):
     folder = tmp_path / "cache" / hashlib.sha256(JSONL.encode()).hexdigest()[:16]
     folder.mkdir(parents=True)
-    for name in ("passages.partial", "passages.arrow", "rows.npy"):
-        (folder / name).write_text("half")
+    (folder / ".passages.sqlite.partial").write_text("half")
     assert list(open_text(tmp_path, JSONL).passages()) == PASSAGES
 
 

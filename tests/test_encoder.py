@@ -41,6 +41,10 @@ SIZES = {"vocab_size": len(WORDS), "hidden_size": 16, "num_hidden_layers": 2, "n
          "intermediate_size": 32, "max_position_embeddings": 20}  # fmt: skip
 
 
+def load(folder, **settings):
+    return Encoder(RetrievalSettings(encoder=str(folder), **settings))
+
+
 def save_tokenizer(folder):
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(WORDS)})
@@ -70,28 +74,28 @@ def states(folder, text, model=None):
 def test_plain_transformers(bert, pooling, pool):
     expected = torch.stack([pool(states(bert, text)) for text in TEXTS]).numpy()
     for budget in (1, 20, 1000):  # alone, in batches, all together
-        vectors = Encoder(bert, pooling, batch_tokens=budget).encode_passages(TEXTS)
+        vectors = load(bert, pooling=pooling, batch_tokens=budget).encode_passages(TEXTS)
         assert vectors.dtype == np.float32
         assert_allclose(vectors, expected, atol=1e-5)
-    bfloat16 = Encoder(bert, pooling, dtype="bfloat16").encode_passages(TEXTS)
+    bfloat16 = load(bert, pooling=pooling, dtype="bfloat16").encode_passages(TEXTS)
     assert bfloat16.dtype == np.float32
     assert_allclose(bfloat16, expected, atol=0.1)
 
 
 def test_prefixes_length_and_normalisation(bert):
-    plain = Encoder(bert)
-    prefixed = Encoder(bert, query_prefix="query : ", passage_prefix="passage : ")
+    plain = load(bert)
+    prefixed = load(bert, query_prefix="query : ", passage_prefix="passage : ")
     assert_allclose(prefixed.encode_queries(["fox"]), plain.encode_queries(["query : fox"]), atol=1e-6)
     assert_allclose(prefixed.encode_passages(["fox"]), plain.encode_passages(["passage : fox"]), atol=1e-6)
-    short = Encoder(bert, max_length=5)  # [CLS], three words, [SEP]
+    short = load(bert, max_length=5)  # [CLS], three words, [SEP]
     assert_allclose(
         short.encode_passages(["the red fox by a lake"]), plain.encode_passages(["the red fox"]), atol=1e-6
     )
-    vectors = Encoder(bert, normalize=True).encode_passages(TEXTS)
+    vectors = load(bert, normalize=True).encode_passages(TEXTS)
     assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     assert plain.encode_passages(["fox " * 500]).shape == (1, 16)  # cut at the model's 20 positions
     with pytest.raises(InputError, match=r"`retrieval.max_length` is 21, but .* takes 20 tokens"):
-        Encoder(bert, max_length=21)
+        load(bert, max_length=21)
 
 
 def test_the_encoder_half_of_an_encoder_decoder(tmp_path):
@@ -99,7 +103,7 @@ def test_the_encoder_half_of_an_encoder_decoder(tmp_path):
     model = T5EncoderModel(T5Config(vocab_size=len(WORDS), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
     model.save_pretrained(tmp_path)
     expected = torch.stack([states(tmp_path, text, model).mean(0) for text in TEXTS]).numpy()
-    assert_allclose(Encoder(str(tmp_path)).encode_passages(TEXTS), expected, atol=1e-5)
+    assert_allclose(load(tmp_path).encode_passages(TEXTS), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("prefix", ["ance_encoder.", ""])
@@ -118,8 +122,8 @@ def test_ance(tmp_path, prefix):
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     with torch.inference_mode():
         expected = torch.stack([norm(head(states(tmp_path, text, roberta)[0])) for text in TEXTS]).numpy()
-    assert_allclose(Encoder(str(tmp_path)).encode_passages(TEXTS), expected, atol=1e-5)
-    assert Encoder(str(tmp_path)).config["max_length"] == 38  # RoBERTa's first two positions are not for tokens
+    assert_allclose(load(tmp_path).encode_passages(TEXTS), expected, atol=1e-5)
+    assert load(tmp_path).config["max_length"] == 38  # RoBERTa's first two positions are not for tokens
 
 
 def save_library_model(folder, body, *modules, **options):
@@ -135,18 +139,18 @@ def test_sentence_transformers_layout(tmp_path, bert, pooling):
         tmp_path, bert, poolings := Pooling(16, pooling), Dense(poolings.get_embedding_dimension(), 8), LayerNorm(8),
         Normalize(), prompts={"query": "query : ", "document": "passage : "},
     )  # fmt: skip
-    encoder, texts = Encoder(str(tmp_path)), [*TEXTS, "the sea by a lake and " * 4]
+    encoder, texts = load(tmp_path), [*TEXTS, "the sea by a lake and " * 4]
     assert_allclose(encoder.encode_queries(texts), model.encode_query(texts), atol=1e-5)
     assert_allclose(encoder.encode_passages(texts), model.encode_document(texts), atol=1e-5)
-    norms = np.linalg.norm(Encoder(str(tmp_path), normalize=False).encode_passages(texts), axis=1)
+    norms = np.linalg.norm(load(tmp_path, normalize=False).encode_passages(texts), axis=1)
     assert (np.abs(norms - 1) > 0.1).all()
 
 
 def test_a_passage_prompt_of_another_name(tmp_path, bert):
     save_library_model(tmp_path, bert, Pooling(16), prompts={"query": "query : ", "passage": "passage : "})
-    encoder = Encoder(str(tmp_path), normalize=False)
-    assert_allclose(encoder.encode_passages(["fox"]), Encoder(bert).encode_passages(["passage : fox"]), atol=1e-5)
-    unprefixed = Encoder(str(tmp_path), normalize=False, query_prefix="", passage_prefix="")
+    encoder = load(tmp_path, normalize=False)
+    assert_allclose(encoder.encode_passages(["fox"]), load(bert).encode_passages(["passage : fox"]), atol=1e-5)
+    unprefixed = load(tmp_path, normalize=False, query_prefix="", passage_prefix="")
     assert_allclose(unprefixed.encode_queries(["fox"]), unprefixed.encode_passages(["fox"]), atol=1e-6)
 
 
@@ -158,14 +162,14 @@ def test_last_token_of_a_causal_model(tmp_path, random_llama):
     tokenizer.chat_template = None
     tokenizer.save_pretrained(tmp_path / "body")
     model = save_library_model(tmp_path, str(tmp_path / "body"), Pooling(64, "lasttoken"))
-    vectors = Encoder(str(tmp_path), normalize=False).encode_passages(TEXTS)
+    vectors = load(tmp_path, normalize=False).encode_passages(TEXTS)
     assert_allclose(vectors, model.encode(TEXTS), atol=1e-5)
 
 
 @pytest.mark.parametrize(("similarity", "normalized"), [("cosine", True), ("dot", False)])
 def test_cosine_encoders_are_normalized(tmp_path, bert, similarity, normalized):
     save_library_model(tmp_path, bert, Pooling(16), similarity_fn_name=similarity)
-    assert Encoder(str(tmp_path)).config["normalize"] is normalized
+    assert load(tmp_path).config["normalize"] is normalized
 
 
 @pytest.mark.parametrize(
@@ -175,31 +179,31 @@ def test_broken_files_are_named(tmp_path, bert, file, content):
     save_library_model(tmp_path, bert, Pooling(16))
     (tmp_path / file).write_text(content)
     with pytest.raises(InputError, match="cannot be loaded"):
-        Encoder(str(tmp_path))
+        load(tmp_path)
 
 
 def test_pickled_weights_are_refused(tmp_path, bert):
     save_library_model(tmp_path / "dense", bert, Pooling(16), Dense(16, 8))
     module = tmp_path / "dense" / "2_Dense"
     torch.save(load_file(module / "model.safetensors"), module / "pytorch_model.bin")
-    Encoder(str(tmp_path / "dense"))
+    load(tmp_path / "dense")
     (module / "model.safetensors").unlink()
     with pytest.raises(InputError, match=r"2_Dense has no model.safetensors .*spaces/safetensors/convert"):
-        Encoder(str(tmp_path / "dense"))
+        load(tmp_path / "dense")
     save_tokenizer(tmp_path / "plain")
     BertConfig(**SIZES).save_pretrained(tmp_path / "plain")
     torch.save({}, tmp_path / "plain" / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"cannot be loaded: .*spaces/safetensors/convert"):
-        Encoder(str(tmp_path / "plain"))
+        load(tmp_path / "plain")
 
 
 def test_bad_encoders_are_refused(tmp_path, bert):
     with pytest.raises(InputError, match=r"`retrieval.encoder`: .*nowhere cannot be loaded"):
-        Encoder(str(tmp_path / "nowhere"))
+        load(tmp_path / "nowhere")
     with pytest.raises(InputError, match="nowhere is neither a folder nor a model of the Hub"):
         model_identity(str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match=r"`retrieval.pooling` is `cls`, but .* says `mean` itself"):
-        Encoder(MINILM, pooling="cls")
+        load(MINILM, pooling="cls")
     save_tokenizer(tmp_path)
     BertConfig(**SIZES).save_pretrained(tmp_path)
     weights = load_file(f"{bert}/model.safetensors")
@@ -207,20 +211,20 @@ def test_bad_encoders_are_refused(tmp_path, bert):
         {k: v for k, v in weights.items() if "layer.1." not in k}, tmp_path / "model.safetensors", {"format": "pt"}
     )
     with pytest.raises(InputError, match=r"has no weights for `encoder.layer.1.*` and 15 others"):
-        Encoder(str(tmp_path))
+        load(tmp_path)
     weights["embeddings.word_embeddings.weight"][8] = float("nan")  # "fox"
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(InputError, match="not finite for the text 'the red fox'"):
-        Encoder(str(tmp_path)).encode_passages(["a lake", "the red fox"])
+        load(tmp_path).encode_passages(["a lake", "the red fox"])
 
 
 def test_config_tells_encoders_apart(tmp_path, bert):
-    before = Encoder(bert).config
-    assert Encoder(bert, query_prefix="q ", batch_tokens=3).config == before  # passages do not see these
-    assert Encoder(bert, passage_prefix="p ").config != before
+    before = load(bert).config
+    assert load(bert, query_prefix="q ", batch_tokens=3).config == before  # passages do not see these
+    assert load(bert, passage_prefix="p ").config != before
     save_tokenizer(tmp_path)
     BertModel(BertConfig(**SIZES)).save_pretrained(tmp_path)
-    assert Encoder(str(tmp_path)).config != before
+    assert load(tmp_path).config != before
 
 
 @pytest.mark.slow
@@ -230,7 +234,7 @@ def test_hub_models_are_told_apart_by_revision(tmp_path, bert):
     (folder / "refs").mkdir(parents=True)
     (folder / "refs/main").write_text("a1" * 20)
     shutil.copytree(bert, folder / "snapshots" / ("a1" * 20))
-    code = "from retrieval.encoder import Encoder; print(Encoder('team/encoder').config['encoder'])"
+    code = "from tests.test_encoder import load; print(load('team/encoder').config['encoder'])"
     env = os.environ | {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
     assert said.stdout == f"team/encoder@{'a1' * 20}\n", said.stderr
@@ -247,7 +251,7 @@ PASSAGES = [
 @pytest.mark.slow
 def test_minilm_equals_plain_transformers_and_sentence_transformers():
     expected = torch.stack([nn.functional.normalize(states(MINILM, text).mean(0), dim=0) for text in PASSAGES])
-    vectors = Encoder(MINILM).encode_passages(PASSAGES)
+    vectors = load(MINILM).encode_passages(PASSAGES)
     assert_allclose(vectors, expected.numpy(), atol=1e-5)
     assert_allclose(vectors, SentenceTransformer(MINILM, device="cpu").encode(PASSAGES), atol=1e-5)
 

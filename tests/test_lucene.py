@@ -21,7 +21,7 @@ def test_a_missing_pyserini_is_said(tmp_path, monkeypatch):
     lucene.start_java.cache_clear()
     monkeypatch.setitem(sys.modules, "jnius_config", None)
     with pytest.raises(InputError, match=r"needs Pyserini .*pip install -e '\.\[lucene\]'"):
-        lucene.build_lucene(RetrievalSettings(engine="lucene"), ListCollection(tmp_path, TEXTS))
+        lucene.LuceneRetriever(RetrievalSettings(engine="lucene"), ListCollection(tmp_path, TEXTS))
 
 
 @pytest.mark.slow
@@ -35,7 +35,7 @@ def test_a_missing_java_is_said(tmp_path):
 
 def test_another_analyser_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"`retrieval.analyzer plain` is not for"):
-        lucene.build_lucene(RetrievalSettings(engine="lucene", analyzer="plain"), ListCollection(tmp_path, TEXTS))
+        lucene.LuceneRetriever(RetrievalSettings(engine="lucene", analyzer="plain"), ListCollection(tmp_path, TEXTS))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def collection(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def retriever(collection):
-    return lucene.build_lucene(RetrievalSettings(engine="lucene", k1=0.9, b=0.4), collection)
+    return lucene.LuceneRetriever(RetrievalSettings(engine="lucene", k1=0.9, b=0.4), collection)
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def test_queries_of_every_kind(retriever):
 
 @pytest.mark.slow
 def test_k1_and_b_are_used(retriever, collection):
-    other = lucene.build_lucene(RetrievalSettings(engine="lucene", k1=2.0, b=0.0), collection)
+    other = lucene.LuceneRetriever(RetrievalSettings(engine="lucene", k1=2.0, b=0.0), collection)
     long, short = (hit.score for hit in other.search(["sea"], 2)[0])
     assert long == pytest.approx(short, abs=2e-4)  # b = 0: length does not count
     assert retriever.search(["sea"], 2)[0][0].score > 1.1 * retriever.search(["sea"], 2)[0][1].score
@@ -85,7 +85,7 @@ def test_k1_and_b_are_used(retriever, collection):
 @pytest.mark.slow
 def test_an_index_is_made_once(retriever, collection):
     collection.passages = None  # would fail if it were read again
-    again = lucene.build_lucene(RetrievalSettings(engine="lucene"), collection)
+    again = lucene.LuceneRetriever(RetrievalSettings(engine="lucene"), collection)
     assert again.search(["sea fox"], 9) == retriever.search(["sea fox"], 9)
 
 
@@ -101,10 +101,10 @@ def test_prebuilt(retriever, collection, tmp_path, monkeypatch):
     (tmp_path / "indexes" / f"{named['filename'].removesuffix('.tar.gz')}.{named['md5']}").symlink_to(index)
     for name in (str(index), "msmarco-v1-passage-slim"):
         settings = RetrievalSettings(engine="lucene", prebuilt=name)
-        assert lucene.build_lucene(settings, collection).search(["sea fox"], 9) == expected
+        assert lucene.LuceneRetriever(settings, collection).search(["sea fox"], 9) == expected
     for name, said in (
         ("msmarco-v1-pasage-slim", "did you mean `msmarco-v1-passage-slim`"),
         (str(tmp_path), "not a L"),
     ):
         with pytest.raises(InputError, match=said):
-            lucene.build_lucene(RetrievalSettings(engine="lucene", prebuilt=name), collection)
+            lucene.LuceneRetriever(RetrievalSettings(engine="lucene", prebuilt=name), collection)

@@ -13,7 +13,7 @@ from core.settings import RetrievalSettings
 from retrieval import search_server as module
 from retrieval.analyzer import plain
 from retrieval.bm25 import RankBM25
-from retrieval.search_server import BATCH, connect
+from retrieval.search_server import BATCH, SearchServer
 from tests.fake_search_server import INDEX, FakeSearch, running
 
 PASSAGES = [Passage("a", "the fox"), Passage("b", "the sea")]
@@ -35,7 +35,7 @@ def server():
 
 
 def engine(server, **options):
-    return connect(RetrievalSettings(engine="http", url=server.url, **({"index": INDEX} | options)))
+    return SearchServer(RetrievalSettings(engine="http", url=server.url, **({"index": INDEX} | options)))
 
 
 def test_what_is_sent(server):
@@ -84,7 +84,7 @@ def test_a_server_that_stays_busy_is_given_up(server):
 def test_no_server_there():
     settings = RetrievalSettings(engine="http", url="http://127.0.0.1:9", index=INDEX, retries=1)
     with pytest.raises(InputError, match="127.0.0.1:9.*no answer to 2 requests.*Is the server up"):
-        connect(settings).search(["sea"], 1)
+        SearchServer(settings).search(["sea"], 1)
 
 
 def test_a_wrong_index_is_named_at_once(server):

@@ -1,24 +1,30 @@
-"""Pooled collections (`data.pool`): the gold passages of all turns, and what BM25 finds beside them.
+"""Pooled collections (`data.pool`): the gold passages of all turns, and the passages that BM25 ranks high for them.
 
 `<run>/data/pool.jsonl` is a collection like any other; `pool.json` beside it tells what it was made from. With
 `data.sets`, each set has a pool of its own, `pool-<set>.jsonl`.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from core.artifacts import read_json, write_json
+from core.artifacts import read_json, write_atomic, write_json
 from core.data_sources import SPLITS, DataSource
 from core.distributed import process, wait_for_all
 from core.errors import InputError
-from core.progress import log
+from core.json_records import to_json_dict
+from core.progress import Progress, log
+from core.records import Turn
 from core.settings import RetrievalSettings
+from core.stage_runner import batched
 from core.stages import changes
-from retrieval.collection import open_collections
+from retrieval.collection import Collection, open_collections
 from retrieval.engines import build_engine
-from retrieval.pooled_corpus import write_pooled_corpus
+from retrieval.retriever import Retriever
 from rewriter.conversations import load_turns
+
+BATCH = 256  # turns searched at once
 
 
 def make_pools(
@@ -43,13 +49,13 @@ def make_pools(
     for source in sources:
         path = run_dir / "data" / (f"pool-{source.name}.jsonl" if source.name else "pool.jsonl")
         if process()[0] == 0:
-            write_pool(source, path, size, limit, replace(retrieval, engine="auto"))
+            make_pool(source, path, size, limit, replace(retrieval, engine="auto"))
         pooled.append(replace(source, corpus=str(path)))
     wait_for_all()
     return pooled
 
 
-def write_pool(source: DataSource, path: Path, size: int, limit: int | None, bm25: RetrievalSettings) -> None:
+def make_pool(source: DataSource, path: Path, size: int, limit: int | None, bm25: RetrievalSettings) -> None:
     """Write the pool of a data set with a note of what it was made from, unless both are there."""
     splits = {split: load_turns([source], split, limit) for split in SPLITS if source.has(split)}
     source.check_corpus()
@@ -66,8 +72,44 @@ def write_pool(source: DataSource, path: Path, size: int, limit: int | None, bm2
         log.info("pool: complete, nothing to do (%s)", path)
         return
     turns = [turn for split in splits.values() for turn in split]
-    counts = write_pooled_corpus(path, turns, collection, build_engine(bm25, collection), size)
+    gold = {doc for turn in turns for doc, grade in turn.relevant.items() if grade >= 1}
+    counts = write_pool(path, collection, gold, hard_negatives(turns, build_engine(bm25, collection), size))
     write_json(manifest, {"plan": plan, "counts": counts})
+
+
+def hard_negatives(turns: Sequence[Turn], retriever: Retriever, size: int) -> set[str]:
+    """The best `size` passages for each turn's question and for its rewrite, without the gold passages of the turn."""
+    negatives: set[str] = set()
+    with Progress("pool", len(turns)) as progress:
+        for batch in batched(turns, BATCH):
+            queries = [(turn, query) for turn in batch for query in {turn.question, turn.rewrite} if query]
+            depth = size + max(len(turn.relevant) for turn in batch)
+            rankings = retriever.search([query for _, query in queries], depth)
+            for (turn, _), hits in zip(queries, rankings, strict=True):
+                negatives.update([hit.doc for hit in hits if turn.relevant.get(hit.doc, 0) < 1][:size])
+            progress.advance(len(batch))
+    return negatives
+
+
+def write_pool(path: Path, collection: Collection, gold: set[str], negatives: set[str]) -> dict[str, int]:
+    """Write the pool as JSONL, in the order of the collection, whole or not at all.
+
+    Returns:
+        Number of `passages` in the pool, of `gold` passages among them, and of passages in the `collection`.
+    """
+    counts = {"passages": 0, "gold": 0, "collection": len(collection)}
+
+    def lines() -> Iterator[str]:
+        for passage in collection.passages():
+            if passage.id in gold or passage.id in negatives:
+                counts["passages"] += 1
+                counts["gold"] += passage.id in gold
+                yield json.dumps(to_json_dict(passage), ensure_ascii=False) + "\n"
+
+    write_atomic(path, lines())
+    if counts["gold"] < len(gold):
+        log.warning("pool: %d of %d gold passages are not in the collection", len(gold) - counts["gold"], len(gold))
     log.info(
         "pool: %(passages)d of %(collection)d passages, %(gold)d of them gold -> %(path)s", counts | {"path": path}
     )
+    return counts

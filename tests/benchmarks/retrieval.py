@@ -63,11 +63,11 @@ def opened(folder: Path, passages: int):
 def build(folder: Path, passages: int, batches: int) -> dict[str, float]:
     """Read the collection and index it."""
     from core.progress import peak_memory_mb
-    from retrieval.bm25s_index import build_bm25s
+    from retrieval.bm25s_index import BM25sIndex
 
     read = seconds_of(lambda: opened(folder, passages))
     collection, settings = opened(folder, passages)
-    indexed = seconds_of(lambda: build_bm25s(settings, collection))
+    indexed = seconds_of(lambda: BM25sIndex(settings, collection))
     size = sum(file.stat().st_size for file in (collection.folder / "bm25s").rglob("*") if file.is_file())
     return {"read_s": read, "build_s": indexed, "peak_mb": peak_memory_mb(), "index_mb": size / 1e6}
 
@@ -77,14 +77,14 @@ def search(folder: Path, passages: int, batches: int) -> dict[str, float]:
     from bm25s import BM25
 
     from core.progress import peak_memory_mb
-    from retrieval.analyzer import build_analyzer
-    from retrieval.bm25s_index import BM25sIndex, build_bm25s
+    from retrieval.analyzer import ANALYZERS
+    from retrieval.bm25s_index import BM25sIndex
 
     collection, settings = opened(folder, passages)
-    made = {"load_s": seconds_of(lambda: build_bm25s(settings, collection))}
-    analyzer = build_analyzer(settings.analyzer)
+    made = {"load_s": seconds_of(lambda: BM25sIndex(settings, collection))}
+    analyzer = ANALYZERS[settings.analyzer]()
     [index] = [path for path in (collection.folder / "bm25s").iterdir() if path.is_dir()]
-    ours = BM25sIndex(collection, index, analyzer, threads=THREADS)
+    ours = BM25sIndex(settings, collection, threads=THREADS)
     rng = np.random.default_rng(1)
     queries = [words_of(rng, BATCH, QUERY_WORDS) for _ in range(batches + 1)]
     ours.search(queries[0], K)  # the first batch brings the index into memory
@@ -106,10 +106,10 @@ def rank(folder: Path, passages: int, batches: int) -> dict[str, float]:
     """Search with rank-bm25's own class, a few queries."""
     from rank_bm25 import BM25Okapi
 
-    from retrieval.analyzer import build_analyzer
+    from retrieval.analyzer import ANALYZERS
 
     collection, settings = opened(folder, passages)
-    analyzer = build_analyzer(settings.analyzer)
+    analyzer = ANALYZERS[settings.analyzer]()
     model = BM25Okapi([analyzer(passage.content) for passage in collection.passages()])
     queries = words_of(np.random.default_rng(1), 20, QUERY_WORDS)
 
