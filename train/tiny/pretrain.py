@@ -7,12 +7,9 @@ Rerun the command to resume from the last checkpoint; the weights are the same a
 """
 
 import argparse
-import os
-import sys
 from pathlib import Path
 
 from core.cli import run_command
-from core.distributed import process
 from core.progress import set_up_logging
 
 
@@ -26,19 +23,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, help="processes (default: 1 with a GPU or one core, else 2)")
     options = vars(parser.parse_args())
     set_up_logging()
-    import torch  # heavy
-    from torch.distributed.run import main as torchrun
+    from train.tiny.trainer import train  # heavy
 
-    from train.tiny.trainer import Trainer
-
-    cores = os.cpu_count() or 1
-    # On a CPU, two processes with one thread each are faster than one with two threads.
-    workers = options.pop("workers") or (1 if torch.cuda.is_available() else min(2, cores))
-    if workers > 1 and process()[1] == 1:
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // workers)))
-        torchrun(["--standalone", f"--nproc_per_node={workers}", "-m", "train.tiny.pretrain", *sys.argv[1:]])
-    else:
-        Trainer(**options).train()
+    train(**options)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,15 @@
 
 import os
 import random
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.run import main as torchrun
 from transformers import Qwen2ForCausalLM
 
 from core.artifacts import versions, write_json
@@ -168,3 +171,20 @@ class Trainer:
         if self.rank == 0:
             self.save()
             self.checkpoint.unlink(missing_ok=True)
+
+
+def train(workers: int | None = None, **options: Any) -> None:
+    """Train, as one of the processes of `torchrun`, or start them: the same command in each.
+
+    Args:
+        workers: number of processes; 1 with a GPU or one core, else 2 when not given. On a CPU, two with one thread
+            each are faster than one with two threads.
+        options: arguments of `Trainer`.
+    """
+    cores = os.cpu_count() or 1
+    workers = workers or (1 if torch.cuda.is_available() else min(2, cores))
+    if workers > 1 and process()[1] == 1:
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // workers)))
+        torchrun(["--standalone", f"--nproc_per_node={workers}", "-m", "train.tiny.pretrain", *sys.argv[1:]])
+    else:
+        Trainer(**options).train()
