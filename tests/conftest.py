@@ -5,6 +5,7 @@ import json
 import subprocess
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -86,16 +87,22 @@ def shared_data() -> Path:
     return SHARED
 
 
+@cache
+def small_tokenizer():
+    """The tiny world's tokenizer, with 600 tokens."""
+    from train.tiny.tokenizer import make_tokenizer
+
+    return make_tokenizer(0, size=600, episodes=60)
+
+
 @pytest.fixture(scope="session")
 def random_llama(tmp_path_factory) -> Path:
     """A random Llama with the tiny world's tokenizer and chat template, saved as safetensors."""
     from train.tiny.model import new_model
-    from train.tiny.tokenizer import make_tokenizer
 
     folder = tmp_path_factory.mktemp("llama")
-    tokenizer = make_tokenizer(0, size=600, episodes=60)
-    tokenizer.save_pretrained(folder)
-    new_model(tokenizer, seed=1, width=64, layers=2).save_pretrained(folder)
+    small_tokenizer().save_pretrained(folder)
+    new_model(small_tokenizer(), seed=1, width=64, layers=2).save_pretrained(folder)
     return folder
 
 
