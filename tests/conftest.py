@@ -3,6 +3,7 @@
 import io
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
@@ -19,7 +20,7 @@ SHARED = ROOT.parent / "shared" / "data"
 QUICK = [
     "--run.limit", "24", "--rewriter.n", "4", "--rewriter.max_new_tokens", "24", "--generator.max_new_tokens", "8",
     "--sft.num_train_epochs", "3", "--dpo.num_train_epochs", "2", "--dpo.save_steps", "2",
-    "--evaluation.resamples", "50",
+    "--evaluation.resamples", "50", "--run.threads", "1",
 ]  # fmt: skip
 
 
@@ -70,11 +71,19 @@ def users_cache(tmp_path_factory):
         yield
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """A run in this process may have taken all cores; two such test processes on two cores are several times slower
+    than with one thread each."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
 def pytest_collection_modifyitems(items) -> None:
     """The files that take longest first, so that no process of several is left with one of them at the end."""
     longest = (
-        "test_run", "test_rounds", "test_processes", "test_compare", "test_own_data_config", "test_tiny_model",
-        "test_utility",
+        "test_run", "test_processes", "test_compare", "test_own_data_config", "test_tiny_model", "test_families",
+        "test_evaluation", "test_training", "test_utility",
     )  # fmt: skip
     items.sort(key=lambda item: longest.index(item.path.stem) if item.path.stem in longest else len(longest))
 

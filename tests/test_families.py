@@ -83,6 +83,7 @@ def test_logged_scores_equal_teacher_forcing_alone(small):
         assert_same_stats(scored.stats, plain_logged_scores(generator, reading, reply))
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_samples_of_one_prompt_are_those_of_separate_prompts(small, temperature):
     """With and without 4D masks, in any batch: the tokens that `sampler` draws, one prompt and sample at a time."""
