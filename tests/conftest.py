@@ -3,8 +3,10 @@
 import io
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ SHARED = ROOT.parent / "shared" / "data"
 QUICK = [
     "--run.limit", "24", "--rewriter.n", "4", "--rewriter.max_new_tokens", "24", "--generator.max_new_tokens", "8",
     "--sft.num_train_epochs", "3", "--dpo.num_train_epochs", "2", "--dpo.save_steps", "2",
-    "--evaluation.resamples", "50",
+    "--evaluation.resamples", "50", "--run.threads", "1",
 ]  # fmt: skip
 
 
@@ -69,11 +71,19 @@ def users_cache(tmp_path_factory):
         yield
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """A run in this process may have taken all cores; two such test processes on two cores are several times slower
+    than with one thread each."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
 def pytest_collection_modifyitems(items) -> None:
     """The files that take longest first, so that no process of several is left with one of them at the end."""
     longest = (
-        "test_run", "test_rounds", "test_processes", "test_compare", "test_own_data_config", "test_tiny_model",
-        "test_utility",
+        "test_run", "test_processes", "test_compare", "test_own_data_config", "test_tiny_model", "test_families",
+        "test_evaluation", "test_training", "test_utility",
     )  # fmt: skip
     items.sort(key=lambda item: longest.index(item.path.stem) if item.path.stem in longest else len(longest))
 
@@ -86,16 +96,22 @@ def shared_data() -> Path:
     return SHARED
 
 
+@cache
+def small_tokenizer():
+    """The tiny world's tokenizer, with 600 tokens."""
+    from train.tiny.tokenizer import make_tokenizer
+
+    return make_tokenizer(0, size=600, episodes=60)
+
+
 @pytest.fixture(scope="session")
 def random_llama(tmp_path_factory) -> Path:
     """A random Llama with the tiny world's tokenizer and chat template, saved as safetensors."""
     from train.tiny.model import new_model
-    from train.tiny.tokenizer import make_tokenizer
 
     folder = tmp_path_factory.mktemp("llama")
-    tokenizer = make_tokenizer(0, size=600, episodes=60)
-    tokenizer.save_pretrained(folder)
-    new_model(tokenizer, seed=1, width=64, layers=2).save_pretrained(folder)
+    small_tokenizer().save_pretrained(folder)
+    new_model(small_tokenizer(), seed=1, width=64, layers=2).save_pretrained(folder)
     return folder
 
 

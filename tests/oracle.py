@@ -1,5 +1,6 @@
 """The plain way to score, which the fast way must equal: one at a time, all logits kept, full forwards."""
 
+import pytest
 import torch
 
 from core.records import GenerationInput, TokenStats
@@ -10,6 +11,13 @@ from scoring.prompts import ABSTAIN
 def prompt_of(lm, reading: GenerationInput, room: int, *instruction: str) -> tuple[list[int], int]:
     """Token ids of one prompt, and the number of documents left out."""
     return Generator(lm, room, 1000).prompts([reading], room, *instruction)[0]
+
+
+def assert_same_stats(stats: TokenStats, plain: TokenStats, tolerance: float = 1e-4) -> None:
+    """The same tokens, at least one, with the same numbers."""
+    assert stats.tokens == plain.tokens and plain.tokens
+    for column in ("h0", "hd", "logp0", "logpd"):
+        assert getattr(stats, column) == pytest.approx(getattr(plain, column), abs=tolerance), column
 
 
 @torch.no_grad()

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from tests.conftest import ROOT
-from train.tiny.figures import measure
-from train.tiny.model_card import card
+from train.tiny.model_card import card, measure
 from train.tiny.world import make_quickstart_data
 
 MODEL = ROOT / "configs/tiny-model"

@@ -7,24 +7,19 @@ import sys
 import pytest
 import torch
 
-from tests.conftest import finish
+from tests.conftest import finish, small_tokenizer
 from train.tiny.curriculum import LEVELS, records, token_sets
 from train.tiny.entities import ATTRIBUTES
 from train.tiny.lessons import distractor_reading, reading, recall
 from train.tiny.model import new_model, orthogonalize
 from train.tiny.packing import collate, pack
-from train.tiny.tokenizer import encode, make_tokenizer
+from train.tiny.tokenizer import encode
 from train.tiny.trainer import Trainer
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return make_tokenizer(0, size=600, episodes=60)
-
-
-def test_branches_on_a_shared_prefix_equal_separate_prompts(tokenizer):
-    model = new_model(tokenizer, 0, width=64, layers=2)
-    episode = encode(tokenizer, reading(random.Random(4), "lm", 2, answerable=0.5))
+def test_branches_on_a_shared_prefix_equal_separate_prompts():
+    model = new_model(small_tokenizer(), 0, width=64, layers=2)
+    episode = encode(small_tokenizer(), reading(random.Random(4), "lm", 2, answerable=0.5))
     assert len(episode) > 2
     inputs, targets = collate([pack(episode)])
     together = model(**inputs).logits[0][targets["is_target"][0] > 0]
@@ -38,23 +33,15 @@ def test_orthogonalize_pushes_singular_values_towards_one():
 
 
 def test_the_loss_falls_and_an_interrupted_training_ends_the_same(tmp_path):
-    def new_trainer(folder):
-        trainer = Trainer(tmp_path / folder, seed=0, steps=16, batch=2, lr=5e-3)
-        trainer.level = next(i for i, level in enumerate(LEVELS) if level.documents)
-        return trainer
-
-    whole = new_trainer("a")
-    losses = [whole.step() for _ in range(16)]
+    whole, resumed = (Trainer(tmp_path, seed=0, steps=16, batch=2, lr=5e-3) for _ in range(2))
+    whole.level = next(i for i, level in enumerate(LEVELS) if level.documents)
+    losses = [whole.step() for _ in range(7)]
+    whole.save_checkpoint()
+    losses += [whole.step() for _ in range(9)]
     assert sum(losses[-4:]) / 4 < sum(losses[:4]) / 4 - 0.2
-    first = new_trainer("b")
-    first.out.mkdir()
-    for _ in range(7):
-        first.step()
-    first.save_checkpoint()
-    second = new_trainer("b")
-    second.load_checkpoint()
-    assert second.step_number == 7
-    assert [second.step() for _ in range(9)] == losses[7:]
+    resumed.load_checkpoint()
+    assert resumed.step_number == 7 and resumed.level == whole.level
+    assert [resumed.step() for _ in range(9)] == losses[7:]
 
 
 @pytest.mark.slow
@@ -66,7 +53,8 @@ def test_two_processes_train_together(tmp_path):
     assert (out / "model.safetensors").exists() and not (out / "checkpoint.pt").exists()
 
 
-def test_a_record_has_the_value_of_its_key(tokenizer):
+def test_a_record_has_the_value_of_its_key():
+    tokenizer = small_tokenizer()
     tokens, marker = token_sets(tokenizer), tokenizer.convert_tokens_to_ids("<|assistant|>")
     assert all(tokens) and not set(tokens[3]) & {*tokens[0], *tokens[1], *tokens[2]}
     for seed in range(20):

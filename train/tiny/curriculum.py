@@ -47,17 +47,16 @@ class Curriculum:
         if level.lesson == "records":
             return records(rng, self.tokens, level.filler, self.marker)
         is_final = final and level.documents
-        return encode(
-            self.tokenizer, final_lesson(rng, "lm") if is_final else mixed_lesson(rng, "lm", level.documents)
-        )
+        branches = final_lesson(rng, "lm") if is_final else mixed_lesson(rng, "lm", level.documents)
+        return encode(self.tokenizer, branches)
 
     def test_episode(self, rng: random.Random, level: Level) -> list[EncodedBranch]:
         """An episode with unseen names in which the context holds every answer."""
         if level.lesson != "words":
             return self.episode(rng, level)
-        if not level.documents:
-            return encode(self.tokenizer, recall(rng, "dev"))
-        return encode(self.tokenizer, distractor_reading(rng, "dev", level.documents, answerable=1.0))
+        documents = level.documents
+        branches = distractor_reading(rng, "dev", documents, answerable=1.0) if documents else recall(rng, "dev")
+        return encode(self.tokenizer, branches)
 
 
 def token_sets(tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:

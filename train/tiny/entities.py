@@ -17,6 +17,7 @@ KINDS = GRAMMAR["kinds"]
 ATTRIBUTES = [attribute for kind in KINDS.values() for attribute in kind["attributes"].values()]
 # A name stem belongs to one split, by its CRC modulo 8, so no name is in two splits; `lm` is for pretraining.
 SPLITS = {"train": (0,), "dev": (1,), "test": (2,), "lm": (3, 4, 5, 6, 7)}
+NUMBERS = {"year": (1800, 1999), "number": (60, 999)}  # types of values, with least and largest
 Topic = tuple[str, str]  # kind and attribute
 
 
@@ -114,10 +115,8 @@ class World:
     def _new_value(self, entity: Entity, value_type: str | list[str]) -> str:
         if isinstance(value_type, list):
             return self.rng.choice(value_type)
-        if value_type == "year":
-            return str(self.rng.randint(1800, 1999))
-        if value_type == "number":
-            return str(self.rng.randint(60, 999))
+        if value_type in NUMBERS:
+            return str(self.rng.randint(*NUMBERS[value_type]))
         if value_type == "name":
             return self._new_stem()
         others = [other.name for other in self.entities if other.kind == value_type and other is not entity]
@@ -156,5 +155,4 @@ class World:
 
 def listed_values() -> list[str]:
     """The values of every attribute that takes them from a list."""
-    lists = [attribute["value"] for attribute in ATTRIBUTES if isinstance(attribute["value"], list)]
-    return [value for values in lists for value in values]
+    return [value for attribute in ATTRIBUTES if isinstance(attribute["value"], list) for value in attribute["value"]]

@@ -107,11 +107,7 @@ def distractor_reading(
     stated = [fact for document in documents for fact in document.facts]
     of_entity = [fact for fact in stated if fact.entity is entity]
     of_others = [fact for fact in stated if fact.entity is not entity and fact.topic == asked_fact.topic]
-    facts = [
-        asked_fact,
-        asked_fact,
-        *(rng.choice(pool) if pool else asked_fact for pool in (of_entity, of_others, stated)),
-    ]
+    facts = [asked_fact] * 2 + [rng.choice(pool) if pool else asked_fact for pool in (of_entity, of_others, stated)]
     conversation = conversation_before(world, facts, HISTORY if count > 2 or abstain == 1 else SHORT_HISTORY)
     return answer_branches(conversation, facts, documents, instruction, wording)
 
@@ -125,8 +121,8 @@ def rewriting(rng: Random, split: str, shares: dict[str, float] = REWRITES) -> l
     for _ in range(4):
         question = conversation.ask(conversation.next_fact())
         quality = rng.choices(list(shares), list(shares.values()))[0]
-        messages = RewritePrompt().messages(conversation.history, question.text)
-        branches.append((messages, rewrite(conversation, question, quality)))
+        prompt = RewritePrompt().messages(conversation.history, question.text)
+        branches.append((prompt, rewrite(conversation, question, quality)))
     return branches
 
 

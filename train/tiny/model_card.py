@@ -5,13 +5,31 @@ python -m train.tiny.model_card --model configs/tiny-model
 
 import argparse
 import json
+import random
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from core.artifacts import read_json, write_atomic
 from core.cli import run_command
+from core.language_model import load_language_model
 from core.progress import log, set_up_logging
+from core.records import GeneratedAnswer, GenerationInput
+from core.settings import RetrievalSettings, RewriterSettings
+from core.trec import strict_run
+from retrieval.collection import open_collection
+from retrieval.engines import build_engine
+from retrieval.metrics import per_query
+from rewriter.conversations import read_turns
+from rewriter.prompts import RewritePrompt
+from rewriter.sampling import greedy_rewrites
+from scoring.abstention import abstention_probabilities
+from scoring.answers import exact_match
+from scoring.generator import Generator
+from scoring.grogu import score_of
+from scoring.validity_cases import gold_and_without
 from train.tiny.lessons import FINAL_REWRITES, REWRITES
 from train.tiny.world import make_quickstart_data
 
@@ -44,21 +62,70 @@ Figures on the dev world (`python -m train.tiny.model_card --model configs/tiny-
 """
 
 
-def card(training: dict[str, Any], figures: dict[str, float]) -> str:
-    """The model card.
+def measure(model: str, world: Path, limit: int | None = None) -> dict[str, float]:
+    """How a model answers, abstains and rewrites; all values but the number of turns are from 0 to 1.
 
     Args:
-        training: what `training.json` holds.
-        figures: what `train.tiny.figures` measures.
+        model: model folder.
+        world: folder of `corpus.jsonl` and `dev.jsonl`, whose names the model has not seen in training.
+        limit: use the first turns only.
     """
+    lm = load_language_model(model)
+    generator = Generator(lm, 16, 16384)
+    collection = open_collection(str(world / "corpus.jsonl"))
+    retriever = build_engine(RetrievalSettings(), collection)
+    turns = read_turns(world / "dev.jsonl")[:limit]
+    rankings, rng = retriever.search([turn.rewrite for turn in turns], 30), random.Random(0)
+    lists = [
+        gold_and_without({*turn.relevant}, [hit.doc for hit in ranking], 3, rng)
+        for turn, ranking in zip(turns, rankings, strict=True)
+    ]
+    gold, without = zip(*lists, strict=True)
+    only_gold = [[doc for doc in docs if doc in turn.relevant] for turn, docs in zip(turns, gold, strict=True)]
+
+    def inputs(document_lists: Sequence[list[str]]) -> list[GenerationInput]:
+        return [
+            GenerationInput.of(turn.history, turn.question, collection.contents(docs))
+            for turn, docs in zip(turns, document_lists, strict=True)
+        ]
+
+    def share_right(answers: list[GeneratedAnswer]) -> float:
+        return fmean(exact_match(each.answer, turn.answers) for each, turn in zip(answers, turns, strict=True))
+
+    def abstention(document_lists: Sequence[list[str]]) -> float:
+        return fmean(p or 0.0 for p in abstention_probabilities(generator, inputs(document_lists)))
+
+    def mrr(queries: Sequence[str]) -> float:
+        run = strict_run(dict(zip((turn.id for turn in turns), retriever.search(queries, 10), strict=True)))
+        return fmean(per_query({turn.id: turn.relevant for turn in turns}, run, ["MRR@10"])["MRR@10"].values())
+
+    from_gold, from_without, from_none = map(generator.answers, map(inputs, (gold, without, [[]] * len(turns))))
+    scores = [
+        [score_of(each.stats, each.answer).value for each in pair]
+        for pair in zip(from_gold, from_without, strict=True)
+    ]
+    wins = [0.5 if high == low or None in (high, low) else float(high > low) for high, low in scores]
+    return {
+        "turns": len(turns),
+        "answers right, gold passage among 3": share_right(from_gold),
+        "answers right, 3 passages without the answer": share_right(from_without),
+        "answers right, no passage": share_right(from_none),
+        "KeyEntropy higher with the gold passage": fmean(wins),
+        "probability of abstaining from a gold passage": abstention(only_gold),
+        "probability of abstaining from a passage without the answer": abstention([docs[:1] for docs in without]),
+        "MRR@10 of the raw query": mrr([turn.question for turn in turns]),
+        "MRR@10 of the reference query": mrr([turn.rewrite for turn in turns]),
+        "MRR@10 of the greedy query": mrr(greedy_rewrites(lm, turns, RewriterSettings(), RewritePrompt())),
+    }
+
+
+def card(training: dict[str, Any], figures: dict[str, float]) -> str:
+    """The model card, from the content of `training.json` and the figures of `measure`."""
     rows = (f"| {name} | {value if isinstance(value, int) else f'{value:.3f}'} |" for name, value in figures.items())
-    rewrites, final_rewrites = (
-        ", ".join(f"{share:.0%} {quality}" for quality, share in shares.items())
-        for shares in (REWRITES, FINAL_REWRITES)
-    )
     counts = {"millions": training["parameters"] / 1e6, "tokens": training["tokens"] / 1e6}
-    texts = {"rewrites": rewrites, "final_rewrites": final_rewrites, "rows": "\n".join(rows)}
-    return CARD.format(**training | counts | texts)
+    shares = {"rewrites": REWRITES, "final_rewrites": FINAL_REWRITES}
+    texts = {name: ", ".join(f"{part:.0%} {quality}" for quality, part in shares[name].items()) for name in shares}
+    return CARD.format(**training | counts | texts, rows="\n".join(rows))
 
 
 def main() -> None:
@@ -68,8 +135,6 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="a quick look at the first N turns; no card")
     arguments = parser.parse_args()
     set_up_logging()
-    from train.tiny.figures import measure
-
     with tempfile.TemporaryDirectory() as folder:
         make_quickstart_data(Path(folder), arguments.seed)
         figures = measure(str(arguments.model), Path(folder), arguments.limit)

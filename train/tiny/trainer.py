@@ -2,7 +2,7 @@
 
 import os
 import random
-import tempfile
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.run import main as torchrun
 from transformers import Qwen2ForCausalLM
 
 from core.artifacts import versions, write_json
-from core.progress import Progress, log, set_up_logging
+from core.distributed import process
+from core.progress import Progress, log
 from train.tiny.curriculum import LEVELS, Curriculum
 from train.tiny.model import Muon, new_model
 from train.tiny.packing import collate, pack
@@ -46,8 +48,8 @@ def loss_of(
 class Trainer:
     """Model, optimizers and progress of one training.
 
-    The data of a step depend on the seed, the level and the number of the step. With `torch.distributed`, each
-    process takes its share of the episodes of a step, and the gradients are added.
+    The data of a step depend on the seed, the level and the number of the step. Each of several processes takes its
+    share of the episodes of a step, and the gradients are added.
 
     Args:
         out: folder of the model and its checkpoint.
@@ -62,16 +64,14 @@ class Trainer:
         self.final_start = steps - int(FINAL_SHARE * steps)
         self.step_number = self.level = self.tokens = 0
         self.start, self.checkpoint = time.monotonic(), out / "checkpoint.pt"
-        self.rank, self.processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        self.rank, self.processes = process()
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.tokenizer = make_tokenizer(seed)
         self.curriculum = Curriculum(self.tokenizer)
         self.model = new_model(self.tokenizer, seed).to(self.device)
-        named = list(self.model.named_parameters())
-        matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
-        others = [p for name, p in named if p.ndim == 1 or "embed" in name]
+        matrices = [p for name, p in self.model.named_parameters() if p.ndim == 2 and "embed" not in name]
+        others = [p for name, p in self.model.named_parameters() if p.ndim == 1 or "embed" in name]
         self.optimizers = Muon(matrices, lr), torch.optim.AdamW(others, lr / 2, betas=(0.9, 0.98), weight_decay=0.01)
-        self.peak_rates = lr, lr / 2
 
     def sequences(self) -> list[dict[str, list]]:
         """This process's share of the packed episodes of the next step, shortest first."""
@@ -98,8 +98,8 @@ class Trainer:
         self.sum_over_processes(totals, *(parameter.grad for parameter in self.model.parameters()))
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         factor = rate_factor(self.step_number, self.final_start, self.steps)
-        for optimizer, peak_rate in zip(self.optimizers, self.peak_rates, strict=True):
-            optimizer.param_groups[0]["lr"] = peak_rate * factor
+        for optimizer in self.optimizers:
+            optimizer.param_groups[0]["lr"] = optimizer.defaults["lr"] * factor
             optimizer.step()
             optimizer.zero_grad()
         self.step_number += 1
@@ -109,19 +109,18 @@ class Trainer:
     @torch.inference_mode()
     def accuracy(self, episodes: int = 64) -> float:
         """Share of the targets in test episodes whose every token is the most likely one, from 0 to 1."""
-        rng, counts = random.Random("accuracy"), torch.zeros(2, dtype=torch.long)  # right, all
+        rng, counts = random.Random("accuracy"), torch.zeros(2, dtype=torch.long, device=self.device)  # wrong, all
         sequences = [pack(self.curriculum.test_episode(rng, LEVELS[self.level])) for _ in range(episodes)]
         sequences = sequences[self.rank :: self.processes]
         for start in range(0, len(sequences), 8):
             inputs, targets = collate(sequences[start : start + 8], self.device)
             is_target = targets["is_target"] > 0
             is_wrong = is_target & (self.model(**inputs, use_cache=False).logits.argmax(-1) != targets["labels"])
-            for branches, target, wrong in zip(targets["branches"], is_target, is_wrong, strict=True):
-                total = len(branches[target].unique())
-                counts += torch.tensor([total - len(branches[wrong].unique()), total])
+            for branches, *masks in zip(targets["branches"], is_wrong, is_target, strict=True):
+                counts += counts.new_tensor([len(branches[mask].unique()) for mask in masks])
         self.sum_over_processes(counts)
-        right, total = counts.tolist()
-        return right / total
+        wrong, total = counts.tolist()
+        return (total - wrong) / total
 
     def save_checkpoint(self) -> None:
         progress = self.step_number, self.level, self.tokens, time.monotonic() - self.start
@@ -149,8 +148,8 @@ class Trainer:
         self.model.to(torch.float16).save_pretrained(self.out)
         write_json(self.out / "training.json", training)
 
-    def train(self) -> list[float]:
-        """Train to the end, from the checkpoint if there is one, and save; returns the loss of each step made."""
+    def train(self) -> None:
+        """Train to the end, from the checkpoint if there is one, and save."""
         self.out.mkdir(parents=True, exist_ok=True)
         if self.checkpoint.exists():
             self.load_checkpoint()
@@ -172,29 +171,20 @@ class Trainer:
         if self.rank == 0:
             self.save()
             self.checkpoint.unlink(missing_ok=True)
-        return losses
 
 
 def train(workers: int | None = None, **options: Any) -> None:
-    """Train in one or several processes. On a CPU, two with one thread each are faster than one with two threads.
+    """Train, as one of the processes of `torchrun`, or start them: the same command in each.
 
     Args:
-        workers: number of processes; 1 with a GPU or one core, else 2 when not given.
+        workers: number of processes; 1 with a GPU or one core, else 2 when not given. On a CPU, two with one thread
+            each are faster than one with two threads.
         options: arguments of `Trainer`.
     """
-    workers = workers or (1 if torch.cuda.is_available() else min(2, os.cpu_count() or 1))
-    if workers == 1:
+    cores = os.cpu_count() or 1
+    workers = workers or (1 if torch.cuda.is_available() else min(2, cores))
+    if workers > 1 and process()[1] == 1:
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // workers)))
+        torchrun(["--standalone", f"--nproc_per_node={workers}", "-m", "train.tiny.pretrain", *sys.argv[1:]])
+    else:
         Trainer(**options).train()
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(train_worker, (workers, f"{folder}/init", options), nprocs=workers)
-
-
-def train_worker(rank: int, workers: int, init_file: str, options: dict[str, Any]) -> None:
-    """One of several training processes."""
-    if rank == 0:
-        set_up_logging()
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
-    dist.init_process_group("gloo", f"file://{init_file}", rank=rank, world_size=workers)
-    Trainer(**options).train()
-    dist.destroy_process_group()
