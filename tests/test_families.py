@@ -157,7 +157,7 @@ def test_logged_scores_equal_teacher_forcing_alone(small):
     """`scoring.answer: logged`: one prefix for all document lists of a turn, and for the prompt without documents."""
     reply = tuple(completion_ids(small, "She was born by the sea, in Port Verna."))
     generator = Generator(small, 8, 10_000)
-    for reading, scored in zip(READINGS, generator.logged_answers(READINGS, [reply] * len(READINGS)), strict=True):
+    for reading, scored in zip(READINGS, generator.logged_answers([(each, reply) for each in READINGS]), strict=True):
         for each, entropies, logprobs in (
             (reading, scored.stats.hd, scored.stats.logpd),
             (reading.without_documents, scored.stats.h0, scored.stats.logp0),
@@ -213,7 +213,7 @@ def test_bfloat16(kind):
     lm = family(kind, torch.bfloat16)
     reply = completion_ids(lm, "She was born by the sea.")
     generator = Generator(lm, 8, 1000)
-    for reading, scored in zip(READINGS, generator.logged_answers(READINGS, [reply] * len(READINGS)), strict=True):
+    for reading, scored in zip(READINGS, generator.logged_answers([(each, reply) for each in READINGS]), strict=True):
         plain = plain_logged_scores(generator, reading, reply)
         assert scored.stats.h0 == pytest.approx(plain.h0, abs=0.1) and len(plain.h0) == len(reply)
         assert scored.stats.hd == pytest.approx(plain.hd, abs=0.1)

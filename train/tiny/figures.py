@@ -7,6 +7,7 @@ from statistics import fmean
 
 from core.language_model import load_language_model
 from core.records import GenerationInput
+from core.scoring_settings import ScoringSettings
 from core.settings import RetrievalSettings, RewriterSettings
 from core.trec import strict_run
 from retrieval.collection import open_collection
@@ -15,10 +16,10 @@ from retrieval.metrics import per_query
 from rewriter.conversations import read_turns
 from rewriter.prompts import RewritePrompt
 from rewriter.sampling import greedy_rewrites
-from scoring.abstention import abstention_probabilities
 from scoring.answers import exact_match
 from scoring.generator import Generator
 from scoring.grogu import score_of
+from scoring.udcg import abstention_probabilities
 from scoring.validity_cases import gold_and_without
 
 
@@ -61,7 +62,8 @@ def measure(model: str, world: Path, limit: int | None = None) -> dict[str, floa
 
     from_gold, from_without, from_none = map(generator.answers, map(inputs, (gold, without, [[]] * len(turns))))
     entropies = [
-        [score_of(a.stats, a.answer).value for a in pair] for pair in zip(from_gold, from_without, strict=True)
+        [score_of(a.stats, a.answer, "key_entropy", ScoringSettings()).value for a in pair]
+        for pair in zip(from_gold, from_without, strict=True)
     ]
     wins = [0.5 if high == low or None in (high, low) else float(high > low) for high, low in entropies]
     batches = [turns[start : start + 64] for start in range(0, len(turns), 64)]
