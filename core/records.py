@@ -86,7 +86,7 @@ class Passage:
     """One document of the collection; a line of `corpus.jsonl`."""
 
     id: Identifier
-    text: NonBlank
+    text: Text
     title: str = ""
 
     @property

@@ -6,6 +6,9 @@
 import math
 from collections.abc import Sequence
 
+from core.records import Score
+from scoring.batch import NO_LABELS, NO_REFERENCES, REFERENCE_TOO_LONG, Batch
+
 
 def reciprocal_rank(relevant: Sequence[bool]) -> float:
     """1 / rank of the first relevant document; 0 when none is.
@@ -14,6 +17,14 @@ def reciprocal_rank(relevant: Sequence[bool]) -> float:
         relevant: for each document in rank order, whether it is relevant.
     """
     return next((1 / rank for rank, hit in enumerate(relevant, 1) if hit), 0.0)
+
+
+def reciprocal_rank_scores(batch: Batch) -> list[Score]:
+    """The reward of each list. Needs no generator."""
+    return [
+        Score(error=NO_LABELS) if item.relevant is None else Score(reciprocal_rank(item.relevant))
+        for item in batch.items
+    ]
 
 
 def answer_logprob(scores: Sequence[float], logprobs: Sequence[float]) -> float:
@@ -39,3 +50,30 @@ def log_sum(values: Sequence[float]) -> float:
     """log(sum(exp(values))), without overflow."""
     top = max(values)
     return top if math.isinf(top) else top + math.log(math.fsum(math.exp(value - top) for value in values))
+
+
+def answer_logprob_scores(batch: Batch) -> list[Score]:
+    """The reward of each list: the best over its reference answers."""
+    generator = batch.scorer.generator
+    ids = {
+        answer: generator.reply_ids(answer) for answer in {answer for item in batch.items for answer in item.answers}
+    }
+    tasks = [
+        (document, ids[answer])
+        for item in batch.items
+        for document in item.generation_input.single_documents
+        for answer in item.answers
+    ]
+    outputs = iter(generator.score(tasks, generator.max_new_tokens))
+    results = []
+    for item in batch.items:
+        table = [[next(outputs) for _ in item.answers] for _ in item.generation_input.documents]
+        if not item.answers:
+            results.append(Score(error=NO_REFERENCES))
+        elif any(None in row for row in table):
+            results.append(Score(error=REFERENCE_TOO_LONG))
+        else:
+            by_answer = zip(*([math.fsum(output.logprobs) for output in row] for row in table), strict=True)
+            values = [answer_logprob(item.scores or (0.0,) * len(table), logprobs) for logprobs in by_answer]
+            results.append(Score(math.nan if any(map(math.isnan, values)) else max(values)))
+    return results

@@ -14,35 +14,20 @@ def combine(scores: Sequence[dict[str, Score]], scoring: ScoringSettings) -> lis
 
     Args:
         scores: for each list, reward -> score.
-        scoring: the reward, and its weights where it is `weighted`.
+        scoring: the reward, and its weights where it is `weighted`: then the value is the weighted sum of the z-scores
+            of the rewards, None where one has no value.
     """
     if scoring.reward != "weighted":
         return [by_reward[scoring.reward] for by_reward in scores]
-    parts = [{name: score.value for name, score in by_reward.items()} for by_reward in scores]
-    sums = weighted_sums(parts, scoring.weights)
+    columns = [z_scores([by_reward[name].value for by_reward in scores]) for name in scoring.weights]
     combined = []
-    for by_reward, part, value in zip(scores, parts, sums, strict=True):
+    for by_reward, row in zip(scores, zip(*columns, strict=True), strict=True):
+        value = None if None in row else math.fsum(map(math.prod, zip(scoring.weights.values(), row, strict=True)))
         error = next((score.error for score in by_reward.values() if score.error), None)
+        parts = {name: score.value for name, score in by_reward.items()}
         first = next(iter(by_reward.values()))  # its answer and token statistics stay in the record
-        combined.append(replace(first, value=value, parts=part, error=error))
+        combined.append(replace(first, value=value, parts=parts, error=error))
     return combined
-
-
-def weighted_sums(parts: Sequence[dict[str, float | None]], weights: dict[str, float]) -> list[float | None]:
-    """The `weighted` reward of one turn's lists: the weighted sum of the z-scores of several rewards.
-
-    Args:
-        parts: for each list, reward -> value.
-        weights: reward -> weight.
-
-    Returns:
-        One value per list; None where a reward has none.
-    """
-    columns = [z_scores([part[name] for part in parts]) for name in weights]
-    return [
-        None if None in row else math.fsum(map(math.prod, zip(weights.values(), row, strict=True)))
-        for row in zip(*columns, strict=True)
-    ]
 
 
 def z_scores(values: Sequence[float | None]) -> list[float | None]:

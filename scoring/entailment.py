@@ -1,9 +1,8 @@
 """Whether one text entails another: by a sequence-classification model, or by exact match."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -13,23 +12,10 @@ from core.batching import batches_by_tokens
 from core.errors import InputError, first_line
 from core.language_model import check_folder
 from scoring.answers import normalise
+from scoring.seper import Entailment, NliResult
 
 LABELS = ("contradiction", "neutral", "entailment")
 Text = tuple[str, str]  # premise, hypothesis
-
-
-@dataclass(frozen=True)
-class NliResult:
-    """The likeliest of `LABELS`, and the probability of entailment."""
-
-    label: str
-    entails: float
-
-
-class Entailment(Protocol):
-    """A judge of (premise, hypothesis) pairs."""
-
-    def judge(self, pairs: Sequence[Text]) -> list[NliResult]: ...
 
 
 class ExactMatch:

@@ -3,15 +3,23 @@
 Duplicates are computed once: a (question, document list) when answering, a (question, answer) when scoring.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
 
-from core.chat import prompts_that_fit, truncate_history, truncate_texts
+import torch
+
+from core.chat import completion_ids, prompts_that_fit, truncate_history, truncate_texts
 from core.generation import Completion, generate, score_completions
 from core.language_model import LanguageModel
-from core.records import GeneratedAnswer, GenerationInput, Message, TokenStats
+from core.records import GeneratedAnswer, GenerationInput, Message, SampledAnswer, TokenStats
 from core.settings import GeneratorSettings
+from rewriter.sampling import sampler, uniform_draws
 from scoring.prompts import ANSWER, answer_messages
+
+Task = tuple[GenerationInput, tuple[int, ...]]  # an input, and the token ids of an answer to it
+Prompts = dict[GenerationInput, tuple[list[int], int]]  # token ids, and the number of documents left out
 
 
 @dataclass
@@ -39,96 +47,72 @@ class Generator:
             lm, settings.max_new_tokens, settings.batch_tokens, settings.document_tokens, settings.history_tokens
         )
 
-    def prompts(
-        self, inputs: Sequence[GenerationInput], room: int, instruction: str = ANSWER
-    ) -> list[tuple[list[int], int]]:
-        """Prompt token ids that leave `room` tokens of the context free.
+    def reply_ids(self, text: str) -> tuple[int, ...]:
+        """Token ids of a reply, as the chat template places it after a prompt."""
+        return tuple(completion_ids(self.lm, text))
+
+    def prompts(self, inputs: Collection[GenerationInput], room: int, instruction: str = ANSWER) -> Prompts:
+        """Prompts that leave `room` tokens of the context free.
 
         Where a prompt is too long, documents are left out from the last one back, then messages from the oldest on.
         The question is never cut.
 
         Returns:
-            For each input the ids and the number of documents left out.
+            For each distinct input the token ids and the number of documents left out.
         """
+        inputs = list(dict.fromkeys(inputs))
         histories = {each.history: each.messages for each in inputs}
         for key, messages in histories.items():
             histories[key] = truncate_history(self.lm, messages, self.history_tokens)
         texts = list(dict.fromkeys(text for each in inputs for text in each.documents))
         short = dict(zip(texts, truncate_texts(self.lm, texts, self.document_tokens), strict=True))
 
-        def chat_of(each: GenerationInput) -> Callable[[int], list[Message] | None]:
+        def chat(each: GenerationInput, cut: int) -> list[Message] | None:
             documents, history = [short[text] for text in each.documents], histories[each.history]
+            if cut > len(documents) + len(history):
+                return None
+            kept, later = documents[: max(0, len(documents) - cut)], history[max(0, cut - len(documents)) :]
+            return answer_messages(later, each.question, kept, instruction)
 
-            def chat(cut: int) -> list[Message] | None:
-                if cut > len(documents) + len(history):
-                    return None
-                kept, later = documents[: max(0, len(documents) - cut)], history[max(0, cut - len(documents)) :]
-                return answer_messages(later, each.question, kept, instruction)
-
-            return chat
-
-        prompts = prompts_that_fit(self.lm, [chat_of(each) for each in inputs], room)
-        return [(ids, min(cut, len(each.documents))) for each, (ids, cut) in zip(inputs, prompts, strict=True)]
+        prompts = prompts_that_fit(self.lm, [partial(chat, each) for each in inputs], room)
+        return {each: (ids, min(cut, len(each.documents))) for each, (ids, cut) in zip(inputs, prompts, strict=True)}
 
     def answers(self, inputs: Sequence[GenerationInput]) -> list[GeneratedAnswer]:
         """Answer every input greedily, with the entropy and the log-probability of each token with documents and
         without them.
 
-        Args:
-            inputs: what to answer; duplicates are answered once.
-
         Returns:
             One answer per input, in order. The lists of `stats` have the answer's length, without end-of-turn tokens.
         """
-        distinct = list(dict.fromkeys(inputs))
-        prompts = self.prompts(distinct, self.max_new_tokens)
-        fitting = [i for i, (ids, _) in enumerate(prompts) if len(ids) + self.max_new_tokens <= self.lm.context]
-        outputs = generate(self.lm, [prompts[i][0] for i in fitting], self.max_new_tokens, self.batch_tokens)
-        grounded = {distinct[i]: output for i, (output,) in zip(fitting, outputs, strict=True)}
-        answered = [(each, tuple(output.ids)) for each, output in grounded.items() if output.ids]
-        ungrounded = dict(
-            zip(
-                answered,
-                self.score([(each.without_documents, ids) for each, ids in answered], self.max_new_tokens),
-                strict=True,
-            )
-        )
+        room = self.max_new_tokens
+        prompts = self.prompts(inputs, room)
+        fitting = [each for each, (ids, _) in prompts.items() if len(ids) + room <= self.lm.context]
+        outputs = generate(self.lm, [prompts[each][0] for each in fitting], room, self.batch_tokens)
+        grounded = {each: output for each, (output,) in zip(fitting, outputs, strict=True)}
+        bare = {each: (each.without_documents, tuple(out.ids)) for each, out in grounded.items() if out.ids}
+        ungrounded = self._score(bare.values(), self.prompts([each for each, _ in bare.values()], room))
         answers = {}
-        for each, (_, cut) in zip(distinct, prompts, strict=True):
-            with_documents = grounded.get(each) or Completion()
-            without = ungrounded.get((each, tuple(with_documents.ids))) or Completion()
-            answers[each] = self._answer(with_documents.ids, without, with_documents, cut)
+        for each, (_, cut) in prompts.items():
+            with_documents = grounded.get(each, Completion())
+            answers[each] = self._answer(ungrounded.get(bare.get(each)), with_documents, with_documents.ids, cut)
         return [answers[each] for each in inputs]
 
-    def logged_answers(
-        self, inputs: Sequence[GenerationInput], replies: Sequence[Sequence[int]]
-    ) -> list[GeneratedAnswer]:
+    def logged_answers(self, tasks: Sequence[Task]) -> list[GeneratedAnswer]:
         """Score a given reply to each input, by teacher forcing, with documents and without them.
 
-        Args:
-            inputs: what is answered.
-            replies: token ids of the reply to each, at least one.
-
         Returns:
-            One answer per input, in order. `stats` is empty where question and reply do not fit the context.
+            One answer per task, in order. `stats` is empty where question and reply do not fit the context.
         """
-        tasks = list(zip(inputs, map(tuple, replies), strict=True))
         bare = [(each.without_documents, ids) for each, ids in tasks]
-        prompts = self._distinct_prompts([*tasks, *bare], max(map(len, replies), default=0), ANSWER)
-        scored = self._score([*tasks, *bare], prompts)
+        every = [*tasks, *bare]
+        prompts = self.prompts([each for each, _ in every], max((len(ids) for _, ids in tasks), default=0))
+        scored = self._score(every, prompts)
         return [
-            self._answer(
-                list(ids),
-                scored.get(without, Completion()),
-                scored.get((each, ids), Completion()),
-                prompts[each][1],
-            )
-            for (each, ids), without in zip(tasks, bare, strict=True)
+            self._answer(scored.get(without), scored.get(task), task[1], prompts[task[0]][1])
+            for task, without in zip(tasks, bare, strict=True)
         ]
 
-    def score(
-        self, tasks: Sequence[tuple[GenerationInput, tuple[int, ...]]], room: int, instruction: str = ANSWER
-    ) -> list[Completion | None]:
+    def score(self, tasks: Sequence[Task], room: int, instruction: str = ANSWER) -> list[Completion | None]:
         """Log-probability and entropy at the tokens of given answers, each to an input whose documents all fit.
 
         Args:
@@ -139,21 +123,33 @@ class Generator:
         Returns:
             One for each task; None where the answer, or a document, does not fit the context.
         """
-        prompts = self._distinct_prompts(tasks, room, instruction)
+        prompts = self.prompts([each for each, _ in tasks], room, instruction)
         scored = self._score([task for task in tasks if not prompts[task[0]][1]], prompts)
         return [scored.get(task) for task in tasks]
 
-    def _distinct_prompts(
-        self, tasks: Sequence[tuple[GenerationInput, tuple[int, ...]]], room: int, instruction: str
-    ) -> dict[GenerationInput, tuple[list[int], int]]:
-        inputs = list(dict.fromkeys(each for each, _ in tasks))
-        return dict(zip(inputs, self.prompts(inputs, room, instruction), strict=True))
+    def samples(
+        self, inputs: Sequence[GenerationInput], count: int, max_new_tokens: int, seed: int
+    ) -> list[tuple[list[SampledAnswer], int]]:
+        """Sample `count` answers to each of some distinct inputs. They depend on the seed and on the input alone.
 
-    def _score(
-        self,
-        tasks: Sequence[tuple[GenerationInput, tuple[int, ...]]],
-        prompts: dict[GenerationInput, tuple[list[int], int]],
-    ) -> dict[tuple[GenerationInput, tuple[int, ...]], Completion]:
+        Returns:
+            For each input the answers, and the number of documents that did not fit the context.
+        """
+        prompts = self.prompts(inputs, max_new_tokens)
+        draws = [uniform_draws(seed, repr(each), count, max_new_tokens) for each in inputs]
+        choose = sampler(torch.cat(draws).to(self.lm.device), temperature=1.0, top_p=1.0)
+        ids = [prompts[each][0] for each in inputs]
+        outputs = generate(self.lm, ids, max_new_tokens, self.batch_tokens, choose, count)
+        answers = [
+            [
+                SampledAnswer(self._text(each.ids), fmean(each.logprobs) if each.logprobs else each.end_logprob)
+                for each in completions
+            ]
+            for completions in outputs
+        ]
+        return [(sampled, prompts[each][1]) for each, sampled in zip(inputs, answers, strict=True)]
+
+    def _score(self, tasks: Collection[Task], prompts: Prompts) -> dict[Task, Completion]:
         """Score the distinct tasks that fit the context."""
         fitting = [
             (each, ids) for each, ids in dict.fromkeys(tasks) if len(prompts[each][0]) + len(ids) <= self.lm.context
@@ -163,7 +159,10 @@ class Generator:
         )
         return dict(zip(fitting, outputs, strict=True))
 
-    def _answer(self, ids: list[int], without: Completion, with_documents: Completion, cut: int) -> GeneratedAnswer:
+    def _answer(
+        self, without: Completion | None, with_documents: Completion | None, ids: Sequence[int], cut: int
+    ) -> GeneratedAnswer:
+        without, with_documents = without or Completion(), with_documents or Completion()
         stats = TokenStats(
             tokens=tuple(self.lm.tokenizer.decode([token]) for token in ids),
             h0=tuple(without.entropies),
@@ -171,5 +170,7 @@ class Generator:
             logp0=tuple(without.logprobs),
             logpd=tuple(with_documents.logprobs),
         )
-        text = self.lm.tokenizer.decode(ids, skip_special_tokens=True).strip()
-        return GeneratedAnswer(text, stats, cut, with_documents.ended)
+        return GeneratedAnswer(self._text(ids), stats, cut, with_documents.ended)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return self.lm.tokenizer.decode(ids, skip_special_tokens=True).strip()

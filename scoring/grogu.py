@@ -6,11 +6,15 @@ functions of the token records that the generator's two passes leave; higher is 
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
 
 from core.records import Score, TokenStats
+from core.scoring_settings import RewardSettings
+from scoring.answers import abstains
+from scoring.batch import NO_DOCUMENT_FITS, NOT_FINITE, Batch
 
 REWARDS = ("key_entropy", "entropy", "key_ppl", "ppl")
-NOT_FINITE = "the model gave a value that is infinite or not a number"
 
 
 def key_tokens(
@@ -56,43 +60,37 @@ def utility(stats: TokenStats, reward: str, key: Sequence[int], log_ppl: bool = 
             exp(mean NLL without) - exp(mean NLL with) over key or all tokens.
         key: positions of the key tokens.
         log_ppl: for the perplexities, the difference of the mean NLLs instead.
-
-    Raises:
-        ValueError: there is no reward by that name.
     """
-    if reward not in REWARDS:
-        raise ValueError(f"`reward` must be one of {', '.join(REWARDS)}, got `{reward}`.")
-    over = list(key) if reward.startswith("key") else list(range(len(stats.h0)))
+    over = key if reward.startswith("key") else range(len(stats.h0))
     if reward.endswith("entropy"):
-        return mean(stats.h0[i] - stats.hd[i] for i in over)
-    without, with_ = mean(-stats.logp0[i] for i in over), mean(-stats.logpd[i] for i in over)
+        return fmean(stats.h0[i] - stats.hd[i] for i in over)
+    without, with_ = fmean(-stats.logp0[i] for i in over), fmean(-stats.logpd[i] for i in over)
     return without - with_ if log_ppl else math.exp(without) - math.exp(with_)
 
 
-def mean(values) -> float:
-    values = list(values)
-    return math.fsum(values) / len(values)
-
-
-def score_of(
-    stats: TokenStats,
-    answer: str,
-    reward: str = "key_entropy",
-    alpha: float = 0.05,
-    fallback: float = 0.10,
-    fallback_by: str = "ungrounded",
-    log_ppl: bool = False,
-) -> Score:
+def score_of(stats: TokenStats, answer: str, reward: str, rule: RewardSettings) -> Score:
     """The score record of one answer; without a value, but with the reason, where it is empty or not a number."""
     if not stats.h0:
         return Score(None, answer, error="empty answer", stats=stats)
     if not all(map(math.isfinite, (*stats.h0, *stats.hd, *stats.logp0, *stats.logpd))):
         return Score(None, answer, error=NOT_FINITE)
-    key, rule = key_tokens(stats.h0, stats.hd, alpha, fallback, fallback_by)
+    key, chosen_by = key_tokens(stats.h0, stats.hd, rule.alpha, rule.fallback, rule.fallback_by)
     try:
-        value = utility(stats, reward, key, log_ppl)
+        value = utility(stats, reward, key, rule.log_ppl)
     except OverflowError:
-        return Score(
-            None, answer, error="perplexity too large for a number; use `scoring.log_ppl`", rule=rule, stats=stats
-        )
-    return Score(value, answer, rule=rule, key=tuple(key), stats=stats)
+        error = "perplexity too large for a number; use `scoring.log_ppl`"
+        return Score(None, answer, error=error, rule=chosen_by, stats=stats)
+    return Score(value, answer, rule=chosen_by, key=tuple(key), stats=stats)
+
+
+def scores(reward: str, batch: Batch) -> list[Score]:
+    """One of the rewards of each list; all four come from the same answers."""
+    results = []
+    for item, (source, answer) in zip(batch.items, batch.answers, strict=True):
+        if answer.cut == len(item.generation_input.documents):
+            score = Score(answer=answer.answer, error=NO_DOCUMENT_FITS)
+        else:
+            score = score_of(answer.stats, answer.answer, reward, batch.scorer.rule)
+        abstaining = source == "generated" and abstains(answer.answer)
+        results.append(replace(score, answer_source=source, abstains=abstaining, cut=answer.cut, ended=answer.ended))
+    return results

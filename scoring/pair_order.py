@@ -1,13 +1,7 @@
 """Does a reward order the candidates of a turn as their retrieval does? Read from the records of a run, without a
-model.
-
-`python -m scoring.validity --config C --run RUN` prints, for each reward, the share of candidate pairs of one turn
-that it orders as their reciprocal ranks do, and the mean reciprocal rank of the candidates with the highest and the
-lowest score.
-"""
+model: `python -m scoring.validity --config C --run RUN`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
@@ -16,7 +10,7 @@ from core.cli import read_settings
 from core.data_sources import data_sources
 from core.errors import InputError
 from core.progress import log
-from core.records import Score, TurnRecord
+from core.records import TurnRecord
 from core.scoring_settings import ScoringSettings
 from core.settings import Settings
 from core.stages import load_stage
@@ -29,115 +23,7 @@ from scoring.baselines import reciprocal_rank
 from scoring.flags import ValidityFlags
 
 DEPTH = 10  # of the rankings from which reciprocal ranks are taken
-
-
-@dataclass(frozen=True)
-class ScoredCandidates:
-    """The candidates of one turn: their scores by one reward (None: no score), and their reciprocal ranks."""
-
-    scores: tuple[float | None, ...]
-    reciprocal_ranks: tuple[float, ...]
-
-
-def pair_order(turns: Sequence[ScoredCandidates]) -> dict[str, float | int | None]:
-    """How well scores order candidates.
-
-    Args:
-        turns: candidates without a score are left out.
-
-    Returns:
-        `pairs`: number of candidate pairs of one turn with different reciprocal ranks; `share`: of them that the
-        scores order alike, ties of the scores counted half; `best`, `worst` and `mean`: mean reciprocal rank over
-        turns of the candidate with the highest score, with the lowest, and of all (candidates with equal scores
-        count by their mean). None where there is nothing to count.
-
-    Example:
-        >>> pair_order([ScoredCandidates((3.0, 1.0, 1.0), (0.5, 1.0, 0.0))])["share"]  # wrong, right, tie
-        0.5
-    """
-    points: list[float] = []
-    best, worst, mean = [], [], []
-    for turn in turns:
-        known = [(s, r) for s, r in zip(turn.scores, turn.reciprocal_ranks, strict=True) if s is not None]
-        if not known:
-            continue
-        for (score, rank), (other_score, other_rank) in combinations(known, 2):
-            if rank != other_rank:
-                points.append(0.5 if score == other_score else float((score > other_score) == (rank > other_rank)))
-        highest, lowest = max(s for s, _ in known), min(s for s, _ in known)
-        best.append(fmean(r for s, r in known if s == highest))
-        worst.append(fmean(r for s, r in known if s == lowest))
-        mean.append(fmean(r for _, r in known))
-    return {
-        "pairs": len(points),
-        "share": fmean(points) if points else None,
-        "best": fmean(best) if best else None,
-        "worst": fmean(worst) if worst else None,
-        "mean": fmean(mean) if mean else None,
-    }
-
-
-def pair_orders(settings: Settings, stage_name: str = "round-1/scores") -> dict[str, dict[str, float | int | None]]:
-    """`pair_order` of every reward that the records of a run hold, by its name and answer (`key_entropy@logged`).
-
-    The documents of each candidate are retrieved again, ten deep, for its reciprocal rank.
-
-    Args:
-        settings: of the run.
-        stage_name: the stage whose scores are looked at.
-
-    Raises:
-        InputError: the stage is missing or not complete, or no training turn names a relevant document.
-    """
-    sources, rule = data_sources(settings.data, settings.run.path), settings.scoring
-    turns = {turn.id: turn for turn in load_turns(sources, "train", settings.run.limit) if turn.relevant}
-    if not turns:
-        raise InputError(
-            "the training turns have no `relevant` documents: how rewards order candidates cannot be told."
-        )
-    collections = open_collections(sources, settings.retrieval.cache, settings.data.on_bad)
-    retriever = PerDatasetRetriever(settings.retrieval, collections)
-    by_reward: dict[str, list[ScoredCandidates]] = {}
-    for record in load_stage(settings.run.path, stage_name, TurnRecord):
-        turn = turns.get(record.id)
-        if turn is None or not record.candidates:
-            continue
-        rankings = retriever.search([(turn.dataset, candidate.query) for candidate in record.candidates], DEPTH)
-        ranks = tuple(reciprocal_rank([turn.relevant.get(hit.doc, 0) >= 1 for hit in hits]) for hits in rankings)
-        for name, values in scores_by_reward(record, rule).items():
-            by_reward.setdefault(name, []).append(ScoredCandidates(tuple(values), ranks))
-    return {name: pair_order(candidates) for name, candidates in by_reward.items()}
-
-
-def scores_by_reward(record: TurnRecord, rule: ScoringSettings) -> dict[str, list[float | None]]:
-    """The run's own reward of each candidate, and every GROGU reward where the record holds token statistics."""
-    if rule.reward not in grogu.REWARDS:
-        return {rule.reward: [candidate.score for candidate in record.candidates]}
-    return {
-        f"{reward}@{rule.answer}": [
-            grogu_value(record.lists[candidate.list_id], reward, rule) for candidate in record.candidates
-        ]
-        for reward in grogu.REWARDS
-    }
-
-
-def grogu_value(score: Score, reward: str, rule: ScoringSettings) -> float | None:
-    """A GROGU reward from the token statistics of a score."""
-    if score.error or score.stats is None:
-        return None
-    return grogu.score_of(score.stats, "", reward, rule.alpha, rule.fallback, rule.fallback_by, rule.log_ppl).value
-
-
-def order_table(orders: dict[str, dict[str, float | int | None]]) -> str:
-    """The figures in Markdown."""
-    header = [
-        "reward", "candidate pairs", "ordered as by reciprocal rank", "MRR@10 of the best", "of the worst", "of all",
-    ]  # fmt: skip
-    rows = [
-        [name, str(order["pairs"]), *(format_number(order[key]) for key in ("share", "best", "worst", "mean"))]
-        for name, order in orders.items()
-    ]
-    return markdown_table(header, rows)
+RankedScores = Sequence[tuple[float | None, float]]  # score (None: no score) and reciprocal rank of each candidate
 
 
 def show_pair_order(flags: ValidityFlags, words: Sequence[str]) -> None:
@@ -152,3 +38,87 @@ def show_pair_order(flags: ValidityFlags, words: Sequence[str]) -> None:
     log.info("\n%s", table)
     if flags.output:
         write_atomic(flags.output / "pair_order.md", table)
+
+
+def pair_orders(settings: Settings, stage_name: str = "round-1/scores") -> dict[str, dict[str, float | int | None]]:
+    """`pair_order` of every reward that the records of a run hold, by its name and answer (`key_entropy@logged`).
+
+    The documents of each candidate are retrieved again, ten deep, for its reciprocal rank.
+
+    Raises:
+        InputError: the stage is missing or not complete, or no training turn names a relevant document.
+    """
+    sources = data_sources(settings.data, settings.run.path)
+    turns = {turn.id: turn for turn in load_turns(sources, "train", settings.run.limit) if turn.relevant}
+    if not turns:
+        raise InputError(
+            "the training turns have no `relevant` documents: how rewards order candidates cannot be told."
+        )
+    collections = open_collections(sources, settings.retrieval.cache, settings.data.on_bad)
+    retriever = PerDatasetRetriever(settings.retrieval, collections)
+    by_reward: dict[str, list[RankedScores]] = {}
+    for record in load_stage(settings.run.path, stage_name, TurnRecord):
+        turn = turns.get(record.id)
+        if turn is None or not record.candidates:
+            continue
+        rankings = retriever.search([(turn.dataset, candidate.query) for candidate in record.candidates], DEPTH)
+        ranks = [reciprocal_rank([turn.relevant.get(hit.doc, 0) >= 1 for hit in hits]) for hits in rankings]
+        for name, scores in scores_by_reward(record, settings.scoring).items():
+            by_reward.setdefault(name, []).append(list(zip(scores, ranks, strict=True)))
+    return {name: pair_order(candidates) for name, candidates in by_reward.items()}
+
+
+def scores_by_reward(record: TurnRecord, rule: ScoringSettings) -> dict[str, list[float | None]]:
+    """The run's own reward of each candidate, or every GROGU reward where the record holds token statistics."""
+    if rule.reward not in grogu.REWARDS:
+        return {rule.reward: [candidate.score for candidate in record.candidates]}
+    lists = [record.lists[candidate.list_id] for candidate in record.candidates]
+    return {
+        f"{reward}@{rule.answer}": [
+            None if score.error or score.stats is None else grogu.score_of(score.stats, "", reward, rule).value
+            for score in lists
+        ]
+        for reward in grogu.REWARDS
+    }
+
+
+def pair_order(turns: Sequence[RankedScores]) -> dict[str, float | int | None]:
+    """How well scores order candidates; those without a score are left out.
+
+    Returns:
+        `pairs`: number of candidate pairs of one turn with different reciprocal ranks; `share`: of them that the
+        scores order alike, ties of the scores counted half; `best`, `worst` and `mean`: mean reciprocal rank over
+        turns of the candidate with the highest score, with the lowest, and of all (candidates with equal scores
+        count by their mean). None where there is nothing to count.
+
+    Example:
+        >>> pair_order([[(3.0, 0.5), (1.0, 1.0), (1.0, 0.0)]])["share"]  # wrong, right, tie
+        0.5
+    """
+    columns: dict[str, list[float]] = {"share": [], "best": [], "worst": [], "mean": []}
+    for turn in turns:
+        known = [(score, rank) for score, rank in turn if score is not None]
+        if not known:
+            continue
+        for (score, rank), (other_score, other_rank) in combinations(known, 2):
+            if rank != other_rank:
+                alike = 0.5 if score == other_score else float((score > other_score) == (rank > other_rank))
+                columns["share"].append(alike)
+        highest, lowest = max(known)[0], min(known)[0]
+        columns["best"].append(fmean(rank for score, rank in known if score == highest))
+        columns["worst"].append(fmean(rank for score, rank in known if score == lowest))
+        columns["mean"].append(fmean(rank for _, rank in known))
+    means = {name: fmean(values) if values else None for name, values in columns.items()}
+    return {"pairs": len(columns["share"])} | means
+
+
+def order_table(orders: dict[str, dict[str, float | int | None]]) -> str:
+    """The figures in Markdown."""
+    header = [
+        "reward", "candidate pairs", "ordered as by reciprocal rank", "MRR@10 of the best", "of the worst", "of all",
+    ]  # fmt: skip
+    rows = [
+        [name, str(order["pairs"]), *(format_number(order[key]) for key in ("share", "best", "worst", "mean"))]
+        for name, order in orders.items()
+    ]
+    return markdown_table(header, rows)

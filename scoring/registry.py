@@ -1,30 +1,41 @@
-"""The rewards by name, the labels that each needs, and the settings that it reads.
+"""The rewards by name: how each is computed, the label that it needs, and the settings that it reads.
 
+A new reward is a function in a file of its own, an entry of `REWARDS`, and its name in `core.scoring_settings.Reward`.
 Imports no torch: `--help` and checks stay quick.
 """
 
-import math
-from collections.abc import Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from core.errors import InputError, nearest
-from core.records import Turn
-from core.scoring_settings import Reward, ScoringSettings
-from scoring import grogu
+from core.records import Score, Turn
+from core.scoring_settings import ScoringSettings
+from scoring import baselines, grogu, seper, udcg
+from scoring.batch import Batch
 
-NEEDS = {
-    "udcg": "relevant",
-    "reciprocal_rank": "relevant",
-    "delta_seper_soft": "answers",
-    "delta_seper_hard": "answers",
-    "answer_logprob": "answers",
-}
-REWARDS: tuple[str, ...] = get_args(Reward)
+
+@dataclass(frozen=True)
+class Reward:
+    """A reward: a function that scores each list of a batch, the `scoring` settings that it reads, and the label that
+    every turn needs, `relevant` or `answers`."""
+
+    scores: Callable[[Batch], list[Score]]
+    settings: tuple[str, ...] = ()
+    needs: str | None = None
+
+
+GROGU = ("answer", "reply_tokens", "alpha", "fallback", "fallback_by", "log_ppl")
+UDCG = ("abstention", "relevant_weight", "irrelevant_weight", "normalise")
 SEPER = ("samples", "sample_tokens", "aggregate", "entailment")
-READS = dict.fromkeys(grogu.REWARDS, ("answer", "reply_tokens", "alpha", "fallback", "fallback_by", "log_ppl")) | {
-    "udcg": ("abstention", "relevant_weight", "irrelevant_weight", "normalise"),
-    "delta_seper_soft": (*SEPER, "kernel"),
-    "delta_seper_hard": (*SEPER, "clusters"),
+REWARDS: dict[str, Reward] = {
+    **{name: Reward(partial(grogu.scores, name), GROGU) for name in grogu.REWARDS},
+    "udcg": Reward(udcg.scores, UDCG, "relevant"),
+    "reciprocal_rank": Reward(baselines.reciprocal_rank_scores, (), "relevant"),
+    "delta_seper_soft": Reward(seper.soft_scores, (*SEPER, "kernel"), "answers"),
+    "delta_seper_hard": Reward(seper.hard_scores, (*SEPER, "clusters"), "answers"),
+    "answer_logprob": Reward(baselines.answer_logprob_scores, (), "answers"),
 }
 
 
@@ -65,26 +76,24 @@ def component_rewards(rule: ScoringSettings) -> list[str]:
         return [rule.reward]
     if not rule.weights:
         raise InputError("`scoring.reward: weighted` needs `scoring.weights`, such as {key_entropy: 1.0, udcg: 0.5}.")
-    for name, weight in rule.weights.items():
+    for name in rule.weights:
         if name not in REWARDS:
             raise InputError(f"`scoring.weights` has `{name}`; {nearest(name, list(REWARDS))}")
-        if not isinstance(weight, int | float) or not math.isfinite(weight):
-            raise InputError(f"`scoring.weights.{name}` must be a number, got {weight!r}.")
     return list(rule.weights)
 
 
 def relevant_settings(rule: ScoringSettings) -> dict[str, Any]:
     """The `scoring` settings that decide these rewards' values: options of other rewards may change freely."""
-    names = {"reward", "question", *(option for name in component_rewards(rule) for option in READS.get(name, ()))}
+    names = {"reward", "question", *(option for name in component_rewards(rule) for option in REWARDS[name].settings)}
     names |= {"weights"} if rule.reward == "weighted" else set()
     return {name: getattr(rule, name) for name in sorted(names)}
 
 
-def has_label(turn: Turn, label: str) -> bool:
+def has_label(turn: Turn, label: str | None) -> bool:
     """Whether a turn names a relevant document (grade 1 or above), or an answer with a word in it."""
     if label == "relevant":
         return any(grade >= 1 for grade in turn.relevant.values())
-    return any(answer.strip() for answer in turn.answers)
+    return label is None or any(answer.strip() for answer in turn.answers)
 
 
 def reward_label(rule: ScoringSettings) -> str:
@@ -95,7 +104,7 @@ def reward_label(rule: ScoringSettings) -> str:
 
 def has_reward(turn: Turn, rule: ScoringSettings) -> bool:
     """Whether a turn has the labels that the reward needs."""
-    return all(has_label(turn, NEEDS[name]) for name in component_rewards(rule) if name in NEEDS)
+    return all(has_label(turn, REWARDS[name].needs) for name in component_rewards(rule))
 
 
 def check_labels(turns: Sequence[Turn], rule: ScoringSettings, where: str) -> None:
@@ -105,9 +114,8 @@ def check_labels(turns: Sequence[Turn], rule: ScoringSettings, where: str) -> No
         InputError: names the reward, the field and in how many turns it is missing.
     """
     for name in component_rewards(rule):
-        label = NEEDS.get(name)
-        missing = sum(not has_label(turn, label) for turn in turns) if label else 0
-        if missing:
+        label = REWARDS[name].needs
+        if missing := sum(not has_label(turn, label) for turn in turns):
             raise InputError(
                 f"the reward `{name}` needs `{label}` in every turn; {missing} of {len(turns)} turns of {where} have "
                 f"none. `key_entropy` needs no label."

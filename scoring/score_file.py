@@ -1,15 +1,25 @@
-"""Score a file of items: what `scoring.utility` does once its flags are checked."""
+"""Score a file of items: what `scoring.utility` does once its flags are checked.
 
+An interrupted run leaves `<output>.part`, the items that are scored, and `<output>.part.json`, the settings.
+"""
+
+import json
 from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
-from core.artifacts import sha256
+from filelock import FileLock, Timeout
+
+from core.artifacts import read_json, read_json_lines, sha256, truncate_partial_line, write_json
 from core.errors import InputError
 from core.language_model import LanguageModel, check_room, load_language_model
 from core.progress import Progress, log
 from core.scoring_settings import RewardSettings
+from core.stage_runner import batched
 from scoring.flags import UtilityFlags
-from scoring.score_items import score_items
-from scoring.utility_io import PartialOutput, parse_item, read_items
+from scoring.items import parse_item, read_items
+from scoring.registry import needs_seper
+from scoring.score_items import needs_generator, score_items
 
 GENERATOR_FLAGS = ("model", "adapter", "dtype", "max_new_tokens", "seed")  # that decide the results
 BATCH_SIZE = 16  # items that are scored and saved together
@@ -26,36 +36,14 @@ def score_file(flags: UtilityFlags) -> None:
     if flags.output.exists() and not flags.output.is_file():
         raise InputError(f"--output {flags.output}: is not a regular file; name another.")
     items = read_items(flags.input, flags.reward)
-    options = {field.name: getattr(flags, field.name) for field in fields(RewardSettings)}
-    settings = options | {name: getattr(flags, name) for name in GENERATOR_FLAGS}
-    output = PartialOutput(flags.output, settings | {"input": sha256(flags.input)})
-    resumes = output.started
-    if resumes and not flags.resume:
-        raise InputError(f"{output.part} has items of an interrupted run; continue it with `--resume`, or remove it.")
-    if flags.output.exists():
-        log.warning("%s is there already and will be replaced", flags.output)
-    output.open()
+    flags.output.parent.mkdir(parents=True, exist_ok=True)
     try:
-        scored = output.resume(items, flags.input) if resumes else []
-        if scored:
-            log.info("utility: resuming after %d finished items", len(scored))
-        lm = load_generator(flags, items) if len(scored) < len(items) else None
-        with Progress("utility", len(items), "items") as progress:
-            progress.already(len(scored))
-            # Whole batches, so that an interrupted run gives the same digits.
-            first = len(scored) // BATCH_SIZE * BATCH_SIZE if len(scored) < len(items) else len(items)
-            for start in range(first, len(items), BATCH_SIZE):
-                batch = items[start : start + BATCH_SIZE]
-                results = score_items(
-                    batch, lm=lm, name=flags.model, max_new_tokens=flags.max_new_tokens,
-                    batch_tokens=flags.batch_tokens, seed=flags.seed, **options,
-                )[max(0, len(scored) - start) :]  # fmt: skip
-                output.append(results)
-                scored += results
-                progress.advance(len(results))
-    finally:
-        output.close()
-    output.finish(scored)
+        with FileLock(flags.output.with_name(f".{flags.output.name}.lock"), blocking=False):
+            scored = score_locked(flags, items)
+    except Timeout as error:
+        raise InputError(
+            f"another process is writing {flags.output}; wait for it, or name another `--output`."
+        ) from error
     values = [item[flags.reward][flags.model] for item in scored]
     known = [value for value in values if value is not None]
     mean = f", mean {flags.reward} {sum(known) / len(known):.4f}" if known else ""
@@ -63,15 +51,80 @@ def score_file(flags: UtilityFlags) -> None:
              flags.output)  # fmt: skip
 
 
-def load_generator(flags: UtilityFlags, items: list[dict]) -> LanguageModel | None:
-    """The generator; None where the reward needs none, or UDCG finds all probabilities in the items."""
-    if flags.reward == "reciprocal_rank":
-        return None
+def score_locked(flags: UtilityFlags, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Write the scored items to the output, which no other process writes."""
+    options = {field.name: getattr(flags, field.name) for field in fields(RewardSettings)}
+    settings = options | {name: getattr(flags, name) for name in GENERATOR_FLAGS} | {"input": sha256(flags.input)}
+    part = flags.output.with_name(f"{flags.output.name}.part")
+    settings_file = part.with_name(f"{part.name}.json")
+    scored = read_part(part, settings_file, settings, flags.resume)
+    if scored:
+        log.info("utility: resuming after %d finished items", len(scored))
+    if flags.output.exists():
+        log.warning("%s is there already and will be replaced", flags.output)
+    lm = load_generator(flags, items) if len(scored) < len(items) else None
+    with Progress("utility", len(items), "items") as progress:
+        progress.already(len(scored))
+        for number, batch in enumerate(batched(items, BATCH_SIZE)):
+            finished = len(scored) - number * BATCH_SIZE
+            if finished >= len(batch):
+                continue
+            # The whole batch, so that an interrupted run gives the same digits.
+            results = score_items(
+                batch, lm=lm, name=flags.model, max_new_tokens=flags.max_new_tokens, batch_tokens=flags.batch_tokens,
+                seed=flags.seed, **options,
+            )[finished:]  # fmt: skip
+            if not scored:
+                write_json(settings_file, settings)
+            with part.open("a", encoding="utf-8") as handle:
+                handle.writelines(json.dumps(item, ensure_ascii=False, allow_nan=False) + "\n" for item in results)
+            scored += results
+            progress.advance(len(results))
+    if flags.output.suffix == ".json":
+        write_json(flags.output, scored)
+        part.unlink()
+    else:
+        part.replace(flags.output)
+    settings_file.unlink()
+    return scored
+
+
+def read_part(part: Path, settings_file: Path, settings: dict[str, Any], resume: bool) -> list[dict[str, Any]]:
+    """The items that an interrupted run has scored; none where there was none. A partial last line is removed.
+
+    Raises:
+        InputError: there are items and `resume` is false, the settings were different, or a file is damaged.
+    """
+    if not part.exists() or part.stat().st_size == 0:
+        return []
+    if not resume:
+        raise InputError(f"{part} has items of an interrupted run; continue it with `--resume`, or remove it.")
+    try:
+        before = read_json(settings_file)
+    except (InputError, OSError) as error:
+        raise InputError(
+            f"{settings_file}, which has the settings of {part}, is missing or damaged; remove {part} to start again."
+        ) from error
+    for name, value in settings.items():
+        if before.get(name) != value:
+            raise InputError(
+                f"{part} was started with another `{name}` ({before.get(name)!r}, now {value!r}); remove {part} to "
+                "start again."
+            )
+    truncate_partial_line(part)
+    try:
+        return [item for _, item in read_json_lines(part)]
+    except InputError as error:
+        raise InputError(f"{error} Remove {part} to start again.") from error
+
+
+def load_generator(flags: UtilityFlags, items: list[dict[str, Any]]) -> LanguageModel | None:
+    """The generator; None where no item needs it."""
     parsed = [parse_item(item, "item", flags.reward) for item in items]
-    if flags.reward == "udcg" and all(item.abstentions(flags.model) for item in parsed if item.passages):
+    if not any(needs_generator(item, flags.reward, flags.model) for item in parsed):
         return None
     lm = load_language_model(flags.model, flags.adapter, flags.dtype, device=flags.device)
     check_room(lm, flags.max_new_tokens, "--max_new_tokens")
-    if flags.reward.startswith("delta_seper"):
+    if needs_seper([flags.reward]):
         check_room(lm, flags.sample_tokens, "--sample_tokens")
     return lm

@@ -17,12 +17,12 @@ from core.language_model import LanguageModel
 from core.records import Score
 from core.schema import validate
 from core.scoring_settings import RewardSettings, ScoringSettings
-from scoring import grogu
+from scoring import grogu, udcg
 from scoring.entailment import load_entailment
 from scoring.generator import Generator
+from scoring.items import Item, parse_item
+from scoring.registry import needs_seper
 from scoring.scorer import Scorer
-from scoring.udcg import udcg
-from scoring.utility_io import parse_item
 
 
 def score_item(item: dict[str, Any], reward: str, lm: LanguageModel | None, **options: Any) -> dict[str, Any]:
@@ -64,59 +64,54 @@ def score_items(
     parsed = [parse_item(item, f"item {number}", reward) for number, item in enumerate(items)]
     known = [item.abstentions(name) if reward == "udcg" else None for item in parsed]
     unknown = [item for item, probabilities in zip(parsed, known, strict=True) if probabilities is None]
-    if lm is None and reward != "reciprocal_rank" and any(item.passages for item in unknown):
+    if lm is None and any(needs_generator(item, reward, name) for item in parsed):
         raise InputError(f"the reward `{reward}` needs a generator, `lm`, for these items; got None.")
-    device = lm.device.type if lm else None
-    entailment = load_entailment(rule.entailment, batch_tokens, device) if reward.startswith("delta_seper") else None
+    entailment = load_entailment(rule.entailment, batch_tokens, lm.device) if needs_seper([reward]) and lm else None
     generator = Generator(lm, max_new_tokens, batch_tokens) if lm else None
-    scorer = Scorer(generator, rule, entailment, seed)
-    computed = iter(scorer.scores([item.reward_input for item in unknown], [reward]) if unknown else [])
+    computed = iter(
+        Scorer(generator, rule, entailment, seed).scores([each.reward_input for each in unknown], [reward])
+    )
     results = []
     for item, probabilities in zip(items, known, strict=True):
         if probabilities is None:
             score = next(computed)[reward]
         else:
-            score = Score(no_res=tuple(probabilities))
-        results.append(with_score(item, reward, name, score, rule))
+            score = udcg.score_of(probabilities, [passage["is_relevant"] for passage in item["passages"]], rule)
+        results.append(with_score(item, reward, name, score))
     return results
 
 
-def with_score(item: dict[str, Any], reward: str, name: str, score: Score, rule: ScoringSettings) -> dict[str, Any]:
-    """An item with the value of a reward, or the reason why there is none, and what the reward was made of."""
-    item = with_error(item, reward, name, score.error)
-    if reward == "udcg" and score.error is None:
-        return with_udcg(item, name, score.no_res, rule)
-    result = item | {reward: item.get(reward, {}) | {name: score.value}}
+def needs_generator(item: Item, reward: str, model: str) -> bool:
+    """Whether a reward of an item needs the model; UDCG does not where the item has all the model's probabilities."""
+    return reward != "reciprocal_rank" and bool(item.passages) and not (reward == "udcg" and item.abstentions(model))
+
+
+def with_score(item: dict[str, Any], reward: str, name: str, score: Score) -> dict[str, Any]:
+    """An item with the value of a reward, or the reason why there is none, and what the reward was made of.
+
+    The reason of an earlier run is replaced or removed.
+    """
+    reasons = {key: reason for key, reason in item.get("errors", {}).get(reward, {}).items() if key != name}
+    if score.error:
+        reasons[name] = score.error
+    errors = {key: each for key, each in (item.get("errors", {}) | {reward: reasons}).items() if each}
+    result = {key: value for key, value in item.items() if key != "errors"} | ({"errors": errors} if errors else {})
+    if score.no_res:
+        result["passages"] = [
+            with_model_info(passage, name, passage.get("models_info", {}).get(name, {}) | {"no_res_prob": probability})
+            for passage, probability in zip(item["passages"], score.no_res, strict=True)
+        ]
+    result[reward] = item.get(reward, {}) | {name: score.value}
     if reward in grogu.REWARDS:
-        result["models_info"] = item.get("models_info", {}) | {name: token_record(score)}
-    elif reward.startswith("delta_seper"):
-        record = {"answer": score.answer, "cut": score.cut}
-        result["models_info"] = item.get("models_info", {}) | {name: record}
+        return with_model_info(result, name, token_record(score))
+    if needs_seper([reward]):
+        return with_model_info(result, name, {"answer": score.answer, "cut": score.cut})
     return result
 
 
-def with_udcg(item: dict[str, Any], name: str, no_res: Sequence[float], rule: ScoringSettings) -> dict[str, Any]:
-    """An item with UDCG in the output format of the published tool."""
-    passages = []
-    for passage, probability in zip(item["passages"], no_res, strict=True):
-        infos = passage.get("models_info", {})
-        info = infos.get(name, {}) | {"no_res_prob": probability}
-        passages.append(passage | {"models_info": infos | {name: info}})
-    relevant = [passage["is_relevant"] for passage in passages]
-    value = udcg(no_res, relevant, rule.relevant_weight, rule.irrelevant_weight, rule.normalise)
-    return item | {"passages": passages, "udcg": item.get("udcg", {}) | {name: value}}
-
-
-def with_error(item: dict[str, Any], reward: str, name: str, error: str | None) -> dict[str, Any]:
-    """An item with the reason why a reward has no value; the reason of an earlier run is replaced or removed."""
-    errors = {key: dict(reasons) for key, reasons in item.get("errors", {}).items()}
-    errors.setdefault(reward, {}).pop(name, None)
-    if error:
-        errors[reward][name] = error
-    if not errors[reward]:
-        del errors[reward]
-    others = {key: value for key, value in item.items() if key != "errors"}
-    return others | ({"errors": errors} if errors else {})
+def with_model_info(record: dict[str, Any], name: str, info: dict[str, Any]) -> dict[str, Any]:
+    """An item or a passage with what a model has found out about it."""
+    return record | {"models_info": record.get("models_info", {}) | {name: info}}
 
 
 def token_record(score: Score) -> dict[str, Any]:
@@ -127,6 +122,4 @@ def token_record(score: Score) -> dict[str, Any]:
         {"text": text, "H_0": h0, "H_D": hd, "logp_0": logp0, "logp_D": logpd, "key": i in score.key}
         for i, (text, h0, hd, logp0, logpd) in enumerate(rows)
     ]
-    return {
-        "answer": score.answer, "rule": score.rule, "abstains": score.abstains, "cut": score.cut, "tokens": tokens
-    }  # fmt: skip
+    return {name: getattr(score, name) for name in ("answer", "rule", "abstains", "cut")} | {"tokens": tokens}

@@ -58,11 +58,7 @@ def make_scores(
 
     def load_worker():
         scorer = build_scorer(model, scoring, generator, rewards, run.seed)
-
-        def score(batch: list[TurnRecord]) -> list[TurnRecord]:
-            return score_records(scorer, rewards, scoring, batch, turns.by_id, collections)
-
-        return score
+        return lambda batch: score_records(scorer, rewards, batch, turns.by_id, collections)
 
     return run_stage(stage, rankings, BATCH_SIZE, load_worker, summarize, run.max_failed_fraction)
 
@@ -70,46 +66,33 @@ def make_scores(
 def score_records(
     scorer: Scorer,
     rewards: list[str],
-    scoring: ScoringSettings,
     records: list[TurnRecord],
     turns: Mapping[str, Turn],
     collections: Mapping[str, Collection],
 ) -> list[TurnRecord]:
-    """Score the candidates of several turns; candidates that ask the same of the same documents share a score.
+    """Records with `lists`, and with `list_id` and `score` or `error` of each candidate.
 
-    Args:
-        scorer: computes the rewards.
-        rewards: their names; several for `weighted`.
-        scoring: the reward.
-        records: turns with candidates and documents.
-        turns: id -> turn.
-        collections: data set -> its collection.
-
-    Returns:
-        The records with `lists`, and `list_id` and `score` or `error` of each candidate.
+    Candidates that ask the same of the same documents share a score.
     """
-    keyed: list[dict[tuple, tuple[str, RewardInput]]] = []  # for each turn: what decides a score -> id and input
-    for record in records:
-        lists: dict[tuple, tuple[str, RewardInput]] = {}
-        for candidate in record.candidates:
-            key = list_key(candidate, scoring.question, rewards)
-            if key not in lists:
-                reward_input = reward_input_of(
-                    turns[record.id], candidate, scoring.question, collections[record.dataset]
-                )
-                lists[key] = (str(len(lists) + 1), reward_input)
-        keyed.append(lists)
-    scored = iter(scorer.scores([each for lists in keyed for _, each in lists.values()], rewards))
+    scoring = scorer.rule
+    keys = [[list_key(candidate, scoring.question, rewards) for candidate in record.candidates] for record in records]
+    inputs = [
+        {
+            key: reward_input_of(turns[record.id], candidate, scoring.question, collections[record.dataset])
+            for key, candidate in zip(keys_of_turn, record.candidates, strict=True)
+        }
+        for keys_of_turn, record in zip(keys, records, strict=True)
+    ]
+    scored = iter(scorer.scores([item for lists in inputs for item in lists.values()], rewards))
     results = []
-    for record, lists in zip(records, keyed, strict=True):
-        scores = combine([next(scored) for _ in lists], scoring)
-        by_id = {list_id: score for (list_id, _), score in zip(lists.values(), scores, strict=True)}
-        candidates = []
-        for candidate in record.candidates:
-            list_id, _ = lists[list_key(candidate, scoring.question, rewards)]
-            score = by_id[list_id]
-            candidates.append(replace(candidate, list_id=list_id, score=score.value, error=score.error or ""))
-        results.append(replace(record, candidates=tuple(candidates), lists=by_id))
+    for record, keys_of_turn, lists in zip(records, keys, inputs, strict=True):
+        scores = dict(zip(lists, combine([next(scored) for _ in lists], scoring), strict=True))
+        ids = {key: str(number) for number, key in enumerate(lists, 1)}
+        candidates = tuple(
+            replace(candidate, list_id=ids[key], score=scores[key].value, error=scores[key].error or "")
+            for key, candidate in zip(keys_of_turn, record.candidates, strict=True)
+        )
+        results.append(replace(record, candidates=candidates, lists={ids[key]: scores[key] for key in lists}))
     return results
 
 

@@ -5,10 +5,26 @@ published code. Needs reference answers, and an entailment model (`scoring.entai
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from core.records import SampledAnswer
-from scoring.entailment import Entailment, NliResult
+from core.records import SampledAnswer, Score
+from scoring.batch import NO_DOCUMENT_FITS, NO_REFERENCES, Batch
+
+
+@dataclass(frozen=True)
+class NliResult:
+    """The likeliest of `contradiction`, `neutral` and `entailment`, and the probability of entailment."""
+
+    label: str
+    entails: float
+
+
+class Entailment(Protocol):
+    """A judge of (premise, hypothesis) pairs."""
+
+    def judge(self, pairs: Sequence[tuple[str, str]]) -> list[NliResult]: ...
 
 
 def belief(answers: Sequence[SampledAnswer]) -> list[float]:
@@ -41,17 +57,14 @@ def soft(
     Returns:
         From 0 to 1.
     """
-    texts = [f"{question} {answer.text}" for answer in answers]
-    reference_texts = [f"{question} {reference}" for reference in references]
-    verdicts = entailment.judge([pair for a in texts for r in reference_texts for pair in ((a, r), (r, a))])
-    forth_and_back = iter(zip(verdicts[::2], verdicts[1::2], strict=True))
-    total = 0.0
-    for weight in belief(answers):
-        kernels = []
-        for _ in reference_texts:
-            forth, back = next(forth_and_back)
-            kernels.append(forth.entails if kernel == "response_entails" else max(forth.entails, back.entails))
-        total += weight * aggregate_values(kernels, aggregate)
+    pairs = [(f"{question} {answer.text}", f"{question} {each}") for answer in answers for each in references]
+    kernels = [
+        forth.entails if kernel == "response_entails" else max(forth.entails, back.entails)
+        for forth, back in judge_both_ways(pairs, entailment)
+    ]
+    total, count = 0.0, len(references)
+    for i, weight in enumerate(belief(answers)):
+        total += weight * aggregate_values(kernels[i * count : (i + 1) * count], aggregate)
     return total
 
 
@@ -78,16 +91,18 @@ def hard(
         From 0 to 1.
     """
     texts = [f"{question} {answer.text}" for answer in answers]
-    reference_texts = [f"{question} {reference}" for reference in references]
     weights, total = belief(answers), 0.0
     for cluster in clusters(texts, entailment, loose):
-        head = texts[cluster[0]]
-        verdicts = entailment.judge(
-            [pair for reference in reference_texts for pair in ((head, reference), (reference, head))]
-        )
-        matches = [float(same(*both, loose=True)) for both in zip(verdicts[::2], verdicts[1::2], strict=True)]
+        pairs = [(texts[cluster[0]], f"{question} {reference}") for reference in references]
+        matches = [float(same(*both, loose=True)) for both in judge_both_ways(pairs, entailment)]
         total += aggregate_values(matches, aggregate) * math.fsum(weights[i] for i in cluster)
     return total
+
+
+def judge_both_ways(pairs: Sequence[tuple[str, str]], entailment: Entailment) -> list[tuple[NliResult, NliResult]]:
+    """For each pair (a, b): whether a entails b, and b entails a."""
+    verdicts = entailment.judge([each for a, b in pairs for each in ((a, b), (b, a))])
+    return list(zip(verdicts[::2], verdicts[1::2], strict=True))
 
 
 def clusters(texts: Sequence[str], entailment: Entailment, loose: bool = False) -> list[list[int]]:
@@ -112,3 +127,40 @@ def same(forth: NliResult, back: NliResult, loose: bool) -> bool:
 
 def aggregate_values(values: Sequence[float], aggregate: str) -> float:
     return max(values) if aggregate == "max" else math.fsum(values) / len(values)
+
+
+def soft_scores(batch: Batch) -> list[Score]:
+    """Delta-SePer by `soft` of each list."""
+    return delta_scores(batch, soft, kernel=batch.scorer.rule.kernel)
+
+
+def hard_scores(batch: Batch) -> list[Score]:
+    """Delta-SePer by `hard` of each list."""
+    return delta_scores(batch, hard, loose=batch.scorer.rule.clusters == "loose")
+
+
+def delta_scores(batch: Batch, measure: Callable[..., float], **options) -> list[Score]:
+    """The belief on the references with documents, less that without them."""
+    scorer = batch.scorer
+    inputs = [item.generation_input for item in batch.items if item.answers]
+    samples = scorer.samples([each for grounded in inputs for each in (grounded, grounded.without_documents)])
+    results = []
+    for item in batch.items:
+        if not item.answers:
+            results.append(Score(error=NO_REFERENCES))
+            continue
+        answers, cut = samples[item.generation_input]
+        if cut == len(item.generation_input.documents):
+            results.append(Score(error=NO_DOCUMENT_FITS))
+            continue
+        without_documents, _ = samples[item.generation_input.without_documents]
+        with_documents, without = (
+            measure(
+                sampled, item.answers, item.generation_input.question, scorer.entailment,
+                aggregate=scorer.rule.aggregate, **options,
+            )
+            for sampled in (answers, without_documents)
+        )  # fmt: skip
+        likeliest = max(answers, key=lambda answer: answer.logprob)
+        results.append(Score(with_documents - without, likeliest.text, cut=cut))
+    return results

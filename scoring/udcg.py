@@ -4,8 +4,21 @@ Source: "Redefining Retrieval Evaluation in the Era of LLMs", arXiv 2510.21440, 
 labels.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from core.records import GenerationInput, Score
+from core.scoring_settings import RewardSettings
+from scoring.batch import DOCUMENT_TOO_LONG, NO_LABELS, Batch
+from scoring.prompts import ABSTAIN
+
+if TYPE_CHECKING:
+    from scoring.generator import Generator
+
+REFUSAL = "NO-RESPONSE"
 
 
 def udcg(
@@ -43,3 +56,47 @@ def udcg(
     else:
         total = math.fsum(parts[True] + parts[False]) / len(no_res)
     return 1 / (1 + math.exp(min(-total, 700)))  # exp of more overflows
+
+
+def abstention_probabilities(
+    generator: Generator, inputs: Sequence[GenerationInput], abstention: str = "first_token"
+) -> list[float | None]:
+    """How likely the generator is to abstain from each input, which holds one passage.
+
+    Args:
+        generator: the model.
+        inputs: a question with one passage each; duplicates are read once.
+        abstention: `first_token`: the probability of the first token of "NO-RESPONSE", as in the published code;
+            `sequence`: of all of them.
+
+    Returns:
+        Probabilities from 0 to 1, in order; None where the passage does not fit the context.
+    """
+    refusal = generator.reply_ids(REFUSAL)
+    if abstention == "first_token":
+        refusal = refusal[:1]
+    outputs = generator.score([(each, refusal) for each in inputs], len(refusal), ABSTAIN)
+    return [None if output is None else math.exp(math.fsum(output.logprobs)) for output in outputs]
+
+
+def score_of(no_res: Sequence[float], relevant: Sequence[bool], rule: RewardSettings) -> Score:
+    """The score record of one passage list."""
+    value = udcg(no_res, relevant, rule.relevant_weight, rule.irrelevant_weight, rule.normalise)
+    return Score(value, no_res=tuple(no_res))
+
+
+def scores(batch: Batch) -> list[Score]:
+    """The reward of each list."""
+    rule = batch.scorer.rule
+    single = [each for item in batch.items for each in item.generation_input.single_documents]
+    probabilities = iter(abstention_probabilities(batch.scorer.generator, single, rule.abstention))
+    results = []
+    for item in batch.items:
+        no_res = [next(probabilities) for _ in item.generation_input.documents]
+        if item.relevant is None:
+            results.append(Score(error=NO_LABELS))
+        elif None in no_res:
+            results.append(Score(error=DOCUMENT_TOO_LONG))
+        else:
+            results.append(score_of(no_res, item.relevant, rule))
+    return results

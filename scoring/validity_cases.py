@@ -13,9 +13,7 @@ from core.settings import Settings
 from retrieval.collection import Collection, open_collections
 from retrieval.engines import PerDatasetRetriever
 from rewriter.conversations import load_turns
-from scoring.utility_io import parse_item
-
-LISTS = ("gold", "without")  # the two lists of each case; then, with a collection, `random` and `retrieved`
+from scoring.items import parse_item
 
 
 def gold_and_without(
@@ -60,22 +58,23 @@ def build_cases(
         others += spare[len(others) :] if len(others) < 4 else []
         if not others:
             continue
-        lists = dict(zip(LISTS, gold_and_without({gold}, others, settings.retrieval.k, rng), strict=True))
-        lists |= {"random": [gold, *spare[:4]], "retrieved": [gold, *others[:4]]}
-        cases.append(
-            ValidityCase(
-                turn.id,
-                {
-                    name: RewardInput(
-                        GenerationInput.of(turn.history, turn.question, collection.contents(docs)),
-                        tuple(doc in relevant for doc in docs),
-                        turn.answers,
-                        reply=turn.logged_reply,
-                    )
-                    for name, docs in lists.items()
-                },
+        with_gold, without = gold_and_without({gold}, others, settings.retrieval.k, rng)
+        lists = {
+            "gold": with_gold,
+            "without": without,
+            "random": [gold, *spare[:4]],
+            "retrieved": [gold, *others[:4]],
+        }
+        inputs = {
+            name: RewardInput(
+                GenerationInput.of(turn.history, turn.question, collection.contents(docs)),
+                tuple(doc in relevant for doc in docs),
+                turn.answers,
+                reply=turn.logged_reply,
             )
-        )
+            for name, docs in lists.items()
+        }
+        cases.append(ValidityCase(turn.id, inputs))
     if not cases:
         raise InputError("the collection has no document beside the relevant ones of a turn.")
     return cases

@@ -1,8 +1,9 @@
 """Scoring the document lists of `scoring.validity`: win rates, tau-b, the table and the plot."""
 
 import io
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -18,13 +19,14 @@ from core.progress import Progress, log
 from core.records import ValidityCase
 from core.scoring_settings import ScoringSettings
 from core.settings import GeneratorSettings
+from core.stage_runner import batched
 from core.tables import format_number, markdown_table
 from scoring import grogu
 from scoring.answers import abstains, exact_match
 from scoring.flags import ValidityFlags
-from scoring.registry import NEEDS, REWARDS
+from scoring.items import read_items
+from scoring.registry import REWARDS, needs_seper
 from scoring.scorer import Scorer, build_scorer
-from scoring.utility_io import read_items
 from scoring.validity_cases import build_cases, cases_of_items, labelled_turns
 
 BATCH_SIZE = 32  # cases whose lists are scored together
@@ -75,12 +77,10 @@ def rewards_to_check(requested: Sequence[str], cases: Sequence[ValidityCase]) ->
     """
     lists = [item for case in cases for item in case.lists.values()]
     without_answers = sum(not all(item.answers for item in case.lists.values()) for case in cases)
-    names = list(requested)
-    if not names:
-        names = [name for name in REWARDS if not name.startswith("delta_seper")]
-        if all(item.reply for item in lists):
-            names.insert(1, "key_entropy@logged")
-    unusable = [name for name in names if NEEDS.get(name) == "answers"] if without_answers else []
+    names = list(requested) or [name for name in REWARDS if not needs_seper([name])]
+    if not requested and all(item.reply for item in lists):
+        names.insert(1, "key_entropy@logged")
+    unusable = [name for name in names if without_answers and REWARDS[name.partition("@")[0]].needs == "answers"]
     if unusable and requested:
         raise InputError(
             f"`--rewards {unusable[0]}` needs `answers`; {without_answers} of {len(cases)} questions have none."
@@ -94,49 +94,40 @@ def rewards_to_check(requested: Sequence[str], cases: Sequence[ValidityCase]) ->
 
 def score_cases(
     cases: Sequence[ValidityCase], scorer: Scorer, names: Sequence[str]
-) -> tuple[dict[str, Any], dict[str, float]]:
-    """The rewards of every list, with the generator's answers from it, and the seconds that each reward took.
+) -> tuple[dict[str, list[float | None]], list[str], dict[str, float]]:
+    """The value of every list by each reward, the generator's answer from every list, and the seconds of each reward.
 
-    Args:
-        cases: the cases.
-        scorer: computes rewards.
-        names: of rewards; a GROGU reward scores the generated answer, and `key_entropy@logged` the logged one.
-
-    Returns:
-        `{reward: {case: {list: value}}}` with `answers: {case: {list: text}}`, and reward -> seconds.
+    A GROGU reward scores the generated answer, and `key_entropy@logged` the logged one.
     """
-    values: dict[str, Any] = {name: {} for name in (*names, "answers")}
+    values: dict[str, list[float | None]] = {name: [] for name in names}
+    answers: list[str] = []
     seconds = dict.fromkeys(names, 0.0)
     answering = next((name for name in names if name in grogu.REWARDS), "key_entropy")
     scorers = {answer: replace(scorer, rule=replace(scorer.rule, answer=answer)) for answer in ("generated", "logged")}
     with Progress("validity", len(cases), "questions") as progress:
-        for start in range(0, len(cases), BATCH_SIZE):
-            batch = cases[start : start + BATCH_SIZE]
-            lists = [(case.id, list_name, item) for case in batch for list_name, item in case.lists.items()]
-            items = [item for *_, item in lists]
+        for batch in batched(cases, BATCH_SIZE):
+            items = [item for case in batch for item in case.lists.values()]
             for name in dict.fromkeys((*names, answering)):
                 reward, _, answer = name.partition("@")
                 started = time.monotonic()
-                scores = scorers[answer or "generated"].scores(items, [reward])
+                scores = [score[reward] for score in scorers[answer or "generated"].scores(items, [reward])]
                 if name in names:
                     seconds[name] += time.monotonic() - started
-                for (case_id, list_name, _), score in zip(lists, scores, strict=True):
-                    if name in names:
-                        values[name].setdefault(case_id, {})[list_name] = score[reward].value
-                    if name == answering:
-                        values["answers"].setdefault(case_id, {})[list_name] = score[reward].answer
+                    values[name] += [score.value for score in scores]
+                if name == answering:
+                    answers += [score.answer for score in scores]
             progress.advance(len(batch))
-    return values, seconds
+    return values, answers, seconds
 
 
-def win_rate(values: dict[str, dict[str, float | None]], first: str, second: str) -> dict[str, Any]:
-    """How often the list `first` has a higher value than `second`; ties count half.
+def win_rate(pairs: Iterable[tuple[float | None, float | None]]) -> dict[str, Any]:
+    """How often the first value of a pair is higher than the second; ties count half.
 
     Returns:
         `rate`, `wins`, `losses`, `ties`, `without_value` and `p` of the two-sided sign test, ties left out.
     """
-    pairs = [(lists[first], lists[second]) for lists in values.values() if first in lists and second in lists]
-    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    pairs = list(pairs)
+    known = [pair for pair in pairs if None not in pair]
     wins, losses = sum(a > b for a, b in known), sum(a < b for a, b in known)
     ties = len(known) - wins - losses
     return {
@@ -151,36 +142,39 @@ def win_rate(values: dict[str, dict[str, float | None]], first: str, second: str
 
 def figures(cases: Sequence[ValidityCase], scorer: Scorer, names: Sequence[str]) -> dict[str, Any]:
     """What `validity.json` contains."""
-    values, seconds = score_cases(cases, scorer, names)
-    lists = sum(len(case.lists) for case in cases)
-    correct = {
-        (case.id, list_name): exact_match(values["answers"][case.id][list_name], item.answers)
-        for case in cases
-        for list_name, item in case.lists.items()
-        if item.answers
-    }
-    answers = [text for by_list in values["answers"].values() for text in by_list.values()]
+    values, answers, seconds = score_cases(cases, scorer, names)
+    items = [item for case in cases for item in case.lists.values()]
+    right = [
+        exact_match(text, item.answers) if item.answers else None for text, item in zip(answers, items, strict=True)
+    ]
+    list_names = list(cases[0].lists)  # the same in every case
+
+    def column(of_lists: list, name: str) -> list:
+        """The entries of the lists of one name."""
+        return of_lists[list_names.index(name) :: len(list_names)] if name in list_names else []
+
+    def wins(of_lists: list, first: str, second: str) -> dict[str, Any]:
+        return win_rate(zip(column(of_lists, first), column(of_lists, second), strict=True))
+
     rewards = {}
     for name in names:
-        pairs = [(values[name][case_id][list_name], right) for (case_id, list_name), right in correct.items()]
-        pairs = [(value, right) for value, right in pairs if value is not None]
-        tau = kendalltau(*zip(*pairs, strict=True)).statistic if len(pairs) > 1 else float("nan")
+        pairs = [pair for pair in zip(values[name], right, strict=True) if None not in pair]
+        tau = kendalltau(*zip(*pairs, strict=True)).statistic if len(pairs) > 1 else math.nan
         rewards[name] = {
-            GOLD: win_rate(values[name], "gold", "without"),
-            NOISE: win_rate(values[name], "random", "retrieved"),
-            "tau_b": None if tau != tau else float(tau),
-            "seconds_per_item": seconds[name] / lists,
+            GOLD: wins(values[name], "gold", "without"),
+            NOISE: wins(values[name], "random", "retrieved"),
+            "tau_b": None if math.isnan(tau) else float(tau),
+            "seconds_per_item": seconds[name] / len(items),
         }
-    shares = {
-        list_name: sum(correct.get((case.id, list_name), 0.0) for case in cases)
-        / max(1, sum((case.id, list_name) in correct for case in cases))
-        for list_name in cases[0].lists
-    }
+    shares = {}
+    for name in list_names:
+        known = [each for each in column(right, name) if each is not None]
+        shares[name] = sum(known) / max(1, len(known))
     return {
         "questions": len(cases),
-        "lists": lists,
-        "answers_right": shares if correct else None,
-        "abstaining": sum(map(abstains, answers)) / len(answers) if answers else None,
+        "lists": len(items),
+        "answers_right": shares if any(item.answers for item in items) else None,
+        "abstaining": sum(map(abstains, answers)) / len(answers),
         "rewards": rewards,
     }
 
@@ -188,23 +182,16 @@ def figures(cases: Sequence[ValidityCase], scorer: Scorer, names: Sequence[str])
 def table_of(report: dict[str, Any]) -> str:
     """The figures in Markdown."""
     header = ["reward", "gold list wins", "sign test p", "tau-b with right answers", NOISE, "ms per list"]
-    rows = [
-        [
-            name,
-            format_number(reward[GOLD]["rate"]),
-            format_number(reward[GOLD]["p"], ".2g"),
-            format_number(reward["tau_b"]),
-            format_number(reward[NOISE]["rate"]),
-            format_number(1000 * reward["seconds_per_item"], ".1f"),
-        ]
-        for name, reward in report["rewards"].items()
-    ]
+    rows = []
+    for name, reward in report["rewards"].items():
+        gold, noise, milliseconds = reward[GOLD], reward[NOISE], 1000 * reward["seconds_per_item"]
+        numbers = [gold["rate"], gold["p"], reward["tau_b"], noise["rate"], milliseconds]
+        rows.append([name, *map(format_number, numbers, (".3f", ".2g", ".3f", ".3f", ".1f"))])
     lines = [markdown_table(header, rows), f"{report['questions']} questions, {report['lists']} document lists."]
     if report["answers_right"]:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in report["answers_right"].items())
         lines.append(f"Answers right, by list: {shares}.")
-    if report["abstaining"] is not None:
-        lines.append(f"Answers that abstain: {report['abstaining']:.1%}.")
+    lines.append(f"Answers that abstain: {report['abstaining']:.1%}.")
     return "\n".join(lines) + "\n"
 
 

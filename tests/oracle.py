@@ -10,7 +10,7 @@ from scoring.prompts import ABSTAIN
 
 def prompt_of(lm, reading: GenerationInput, room: int, *instruction: str) -> tuple[list[int], int]:
     """Token ids of one prompt, and the number of documents left out."""
-    return Generator(lm, room, 1000).prompts([reading], room, *instruction)[0]
+    return Generator(lm, room, 1000).prompts([reading], room, *instruction)[reading]
 
 
 def assert_same_stats(stats: TokenStats, plain: TokenStats, tolerance: float = 1e-4) -> None:
@@ -24,7 +24,7 @@ def assert_same_stats(stats: TokenStats, plain: TokenStats, tolerance: float = 1
 def plain_scores(generator: Generator, reading: GenerationInput) -> TokenStats:
     """Greedy answer by `generate` with its scores, then one full forward with and one without the documents."""
     lm, room = generator.lm, generator.max_new_tokens
-    ((grounded, _),) = generator.prompts([reading], room)
+    grounded, _ = generator.prompts([reading], room)[reading]
     ids = torch.tensor([grounded], device=lm.device)
     out = lm.model.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=room, do_sample=False,
@@ -40,7 +40,7 @@ def plain_logged_scores(generator: Generator, reading: GenerationInput, answer: 
     """One full forward over prompt and answer with the documents, and one without."""
     lm, room, columns = generator.lm, generator.max_new_tokens, []
     for each in (reading.without_documents, reading):
-        ((prompt, _),) = generator.prompts([each], room)
+        prompt, _ = generator.prompts([each], room)[each]
         logits = lm.model(torch.tensor([prompt + answer], device=lm.device)).logits[0].float()
         p = torch.softmax(logits, -1)[len(prompt) - 1 : -1]
         columns.append((torch.special.entr(p).sum(-1).tolist(), p[range(len(answer)), answer].log().tolist()))

@@ -79,7 +79,9 @@ def test_a_rope_that_changes_with_the_length_is_told(random_llama, tmp_path, cap
 def test_logged_scores_equal_teacher_forcing_alone(small):
     """`scoring.answer: logged`: one prefix for all document lists of a turn, and for the prompt without documents."""
     reply, generator = completion_ids(small, "She was born by the sea, in Port Verna."), Generator(small, 8, 10_000)
-    for reading, scored in zip(READINGS, generator.logged_answers(READINGS, [reply] * len(READINGS)), strict=True):
+    for reading, scored in zip(
+        READINGS, generator.logged_answers([(each, tuple(reply)) for each in READINGS]), strict=True
+    ):
         assert_same_stats(scored.stats, plain_logged_scores(generator, reading, reply))
 
 
@@ -128,5 +130,7 @@ def test_udcg_equals_the_published_way(small):
 def test_bfloat16(kind):
     lm = family(kind, torch.bfloat16)
     reply, generator = completion_ids(lm, "She was born by the sea."), Generator(lm, 8, 1000)
-    for reading, scored in zip(READINGS, generator.logged_answers(READINGS, [reply] * len(READINGS)), strict=True):
+    for reading, scored in zip(
+        READINGS, generator.logged_answers([(each, tuple(reply)) for each in READINGS]), strict=True
+    ):
         assert_same_stats(scored.stats, plain_logged_scores(generator, reading, reply), tolerance=0.1)

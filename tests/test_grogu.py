@@ -7,6 +7,7 @@ import torch
 
 from core.generation import entropy
 from core.records import TokenStats
+from core.scoring_settings import RewardSettings
 from scoring.grogu import key_tokens, score_of, utility
 
 LOG2 = math.log(2)
@@ -52,24 +53,20 @@ STATS = TokenStats(
 )
 def test_utilities_by_hand(reward, log_ppl, expected):
     assert utility(STATS, reward, [0, 2], log_ppl) == pytest.approx(expected, rel=1e-12)
-    assert score_of(STATS, "abc", reward, log_ppl=log_ppl).value == pytest.approx(expected, rel=1e-12)
+    assert score_of(STATS, "abc", reward, RewardSettings(log_ppl=log_ppl)).value == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_record_says_which_rule_chose():
-    score = score_of(STATS, "abc")
+    score = score_of(STATS, "abc", "key_entropy", RewardSettings())
     assert (score.key, score.rule, score.error) == ((0, 2), "alpha", None)
 
 
 def test_an_empty_answer_has_no_score():
-    score = score_of(TokenStats((), (), (), (), ()), "")
+    score = score_of(TokenStats((), (), (), (), ()), "", "key_entropy", RewardSettings())
     assert score.value is None and score.error == "empty answer"
 
 
 def test_not_a_number_has_no_score():
-    score = score_of(TokenStats(("a",), (math.nan,), (1.0,), (-1.0,), (-1.0,)), "a")
+    stats = TokenStats(("a",), (math.nan,), (1.0,), (-1.0,), (-1.0,))
+    score = score_of(stats, "a", "key_entropy", RewardSettings())
     assert score.value is None and "not a number" in score.error
-
-
-def test_an_unknown_reward_is_named():
-    with pytest.raises(ValueError, match="key_entropy, entropy, key_ppl, ppl, got `magic`"):
-        utility(STATS, "magic", [0])

@@ -5,15 +5,15 @@ import pytest
 from core.errors import InputError
 from core.records import Candidate, Score, TokenStats, TurnRecord
 from core.stages import Stage
-from scoring.pair_order import ScoredCandidates, order_table, pair_order, pair_orders
+from scoring.pair_order import order_table, pair_order, pair_orders
 from tests.conftest import settings_of, write_lines
 
 
-def holdouts_by_hand():
+def test_pairs_by_hand():
     turns = [
-        ScoredCandidates((3.0, 1.0, 1.0), (0.5, 1.0, 0.0)),  # wrong, right, tie
-        ScoredCandidates((2.0, None, 1.0), (1.0, 0.5, 1.0)),  # equal ranks: no pair
-        ScoredCandidates((None,), (1.0,)),  # nothing is known
+        [(3.0, 0.5), (1.0, 1.0), (1.0, 0.0)],  # wrong, right, tie
+        [(2.0, 1.0), (None, 0.5), (1.0, 1.0)],  # equal ranks: no pair
+        [(None, 1.0)],  # nothing is known
     ]
     order = pair_order(turns)
     assert order["pairs"] == 3 and order["share"] == 0.5

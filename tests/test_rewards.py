@@ -1,16 +1,17 @@
 """Rewards by name: labels they need, `weighted` by hand, Delta-SePer and answer probability against plain sums."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import get_args
 
 import pytest
 import torch
 
 from core.chat import completion_ids
 from core.errors import InputError
-from core.records import GenerationInput, RewardInput, Turn
-from core.scoring_settings import ScoringSettings
-from scoring.combine import weighted_sums, z_scores
+from core.records import GenerationInput, RewardInput, Score, Turn
+from core.scoring_settings import Reward, RewardSettings, ScoringSettings
+from scoring.combine import combine, z_scores
 from scoring.entailment import ExactMatch
 from scoring.generator import Generator
 from scoring.registry import REWARDS, check_labels, component_rewards
@@ -50,10 +51,22 @@ def test_weights_are_checked():
 def test_weighted_by_hand():
     assert z_scores([1.0, 3.0, None]) == [-1.0, 1.0, None]
     assert z_scores([2.0, 2.0]) == [0.0, 0.0]
-    parts = [{"a": 1.0, "b": 10.0}, {"a": 3.0, "b": 0.0}, {"a": None, "b": 5.0}]
-    # a: -1, 1; b: mean 5, deviation sqrt(50/3)
-    b = 5 / math.sqrt(50 / 3)
-    assert weighted_sums(parts, {"a": 2.0, "b": 1.0}) == [pytest.approx(-2 + b), pytest.approx(2 - b), None]
+    parts = [{"ppl": 1.0, "udcg": 10.0}, {"ppl": 3.0, "udcg": 0.0}, {"ppl": None, "udcg": 5.0}]
+    scores = [
+        {name: Score(value, error="why" if value is None else None) for name, value in part.items()} for part in parts
+    ]
+    combined = combine(scores, ScoringSettings(reward="weighted", weights={"ppl": 2.0, "udcg": 1.0}))
+    # ppl: -1, 1; udcg: mean 5, deviation sqrt(50/3)
+    udcg = 5 / math.sqrt(50 / 3)
+    assert [score.value for score in combined] == [pytest.approx(-2 + udcg), pytest.approx(2 - udcg), None]
+    assert [score.error for score in combined] == [None, None, "why"]
+    assert [score.parts for score in combined] == parts
+
+
+def test_the_settings_have_every_reward_by_name():
+    assert tuple(REWARDS) == get_args(Reward)
+    names = {field.name for field in fields(RewardSettings)} - {"reward"}
+    assert {name for reward in REWARDS.values() for name in reward.settings} == names
 
 
 def test_every_reward_gives_a_number(lm):

@@ -15,19 +15,11 @@ from tests.test_utility import ITEM
 
 
 def test_win_rate_by_hand():
-    values = {
-        "1": {"gold": 2.0, "without": 1.0},
-        "2": {"gold": 1.0, "without": 1.0},
-        "3": {"gold": 3.0, "without": 1.0},
-        "4": {"gold": 0.0, "without": 1.0},
-        "5": {"gold": 5.0, "without": 1.0},
-        "6": {"gold": None, "without": 1.0},
-    }
-    found = win_rate(values, "gold", "without")
+    found = win_rate([(2.0, 1.0), (1.0, 1.0), (3.0, 1.0), (0.0, 1.0), (5.0, 1.0), (None, 1.0)])
     assert found["rate"] == (3 + 0.5) / 5
     assert (found["wins"], found["losses"], found["ties"], found["without_value"]) == (3, 1, 1, 1)
     assert found["p"] == pytest.approx(2 * (4 + 1) / 16)  # two-sided, 3 or more of 4 fair coins
-    assert win_rate(values, "random", "retrieved")["rate"] is None
+    assert win_rate([])["rate"] is None
 
 
 def test_both_lists_share_the_retrieved_documents():

@@ -106,7 +106,8 @@ def logged_operations(generator: Generator, inputs: list[GenerationInput], repli
     tasks = dict.fromkeys(
         (each, tuple(r)) for i, r in zip(inputs, replies, strict=True) for each in (i, i.without_documents)
     )
-    prompts = [ids for ids, _ in generator.prompts([each for each, _ in tasks], max(map(len, replies)))]
+    by_input = generator.prompts([each for each, _ in tasks], max(map(len, replies)))
+    prompts = [by_input[each][0] for each, _ in tasks]
     sequences = [ids + list(reply[:-1]) for ids, (_, reply) in zip(prompts, tasks, strict=True)]
     config = generator.lm.model.config
     width, layers = config.hidden_size, config.num_hidden_layers
@@ -157,7 +158,7 @@ def compare(model: str, data: Path, turns: int, plain_items: int, dtype: str) ->
     ways = {
         "generated": (lambda n: generator.answers(inputs[:n]), lambda i: plain_scores(generator, inputs[i])),
         "logged": (
-            lambda n: generator.logged_answers(inputs[:n], replies[:n]),
+            lambda n: generator.logged_answers(list(zip(inputs[:n], map(tuple, replies[:n]), strict=True))),
             lambda i: plain_logged_scores(generator, inputs[i], replies[i]),
         ),
     }

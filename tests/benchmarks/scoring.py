@@ -27,10 +27,10 @@ from core.stage_runner import batched
 from core.stages import load_stage
 from retrieval.collection import open_collections
 from rewriter.conversations import load_turns
-from scoring.abstention import REFUSAL
 from scoring.generator import Generator
 from scoring.scorer import Scorer
 from scoring.scores import BATCH_SIZE
+from scoring.udcg import REFUSAL
 from tests.benchmarks.real_model import PeakMemory, compare, timed
 from tests.oracle import plain_no_res, plain_scores
 from train.pipeline import run_pipeline

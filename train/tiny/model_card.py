@@ -17,6 +17,7 @@ from core.cli import run_command
 from core.language_model import load_language_model
 from core.progress import log, set_up_logging
 from core.records import GeneratedAnswer, GenerationInput
+from core.scoring_settings import ScoringSettings
 from core.settings import RetrievalSettings, RewriterSettings
 from core.trec import strict_run
 from retrieval.collection import open_collection
@@ -25,10 +26,10 @@ from retrieval.metrics import per_query
 from rewriter.conversations import read_turns
 from rewriter.prompts import RewritePrompt
 from rewriter.sampling import greedy_rewrites
-from scoring.abstention import abstention_probabilities
 from scoring.answers import exact_match
 from scoring.generator import Generator
 from scoring.grogu import score_of
+from scoring.udcg import abstention_probabilities
 from scoring.validity_cases import gold_and_without
 from train.tiny.lessons import FINAL_REWRITES, REWRITES
 from train.tiny.world import make_quickstart_data
@@ -101,7 +102,7 @@ def measure(model: str, world: Path, limit: int | None = None) -> dict[str, floa
 
     from_gold, from_without, from_none = map(generator.answers, map(inputs, (gold, without, [[]] * len(turns))))
     scores = [
-        [score_of(each.stats, each.answer).value for each in pair]
+        [score_of(each.stats, each.answer, "key_entropy", ScoringSettings()).value for each in pair]
         for pair in zip(from_gold, from_without, strict=True)
     ]
     wins = [0.5 if high == low or None in (high, low) else float(high > low) for high, low in scores]
