@@ -8,7 +8,7 @@ from train.tracking import RunTracker, check_trackers, flatten
 
 def test_numbers_with_the_names_on_the_way():
     values = {"total": 3, "dropped": {"tie": 1, "note": "x"}, "ok": True, "none": None, "loss": 0.5}
-    assert flatten(values) == [("total", 3), ("dropped/tie", 1), ("loss", 0.5)]
+    assert list(flatten(values)) == [("total", 3), ("dropped/tie", 1), ("loss", 0.5)]
 
 
 def test_a_tracker_that_is_not_installed_is_named(monkeypatch):

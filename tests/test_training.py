@@ -8,9 +8,10 @@ from torch.nn.functional import log_softmax
 
 from core.model_spec import ModelSpec
 from core.records import Pair
-from core.settings import RewriterSettings, RunSettings
+from core.settings import RewriterSettings, RunSettings, Settings
 from core.stages import Stage, load_stage
 from train.preference_training import train_dpo
+from train.run import Run
 from train.sft import train_sft
 
 CHOSEN = ("Where was Ann Lee born?", "When did Ann Lee die?", "Who made Port Verna?", "Where is Port Verna?")
@@ -25,7 +26,9 @@ def message(role, text):
 @pytest.fixture(scope="module")
 def trained(random_llama, tmp_path_factory):
     """A run with SFT and ten steps of DPO on four pairs."""
-    run = RunSettings(dir=str(tmp_path_factory.mktemp("run")))
+    options = {"sft": TRAINING | {"learning_rate": 3e-3}, "dpo": TRAINING | {"learning_rate": 1e-3, "beta": 0.1}}
+    run_settings = RunSettings(dir=str(tmp_path_factory.mktemp("run")))
+    run = Run(Settings(run=run_settings, rewriter=RewriterSettings(model=str(random_llama)), **options), [])
     pairs = Stage(run.path, "round-1/pairs", {}, {}, Pair)
     pairs.write(
         Pair(f"c_{i}", [message("user", f"Question {i}")], [message("assistant", chosen)],
@@ -33,11 +36,8 @@ def trained(random_llama, tmp_path_factory):
         for i, (chosen, rejected) in enumerate(zip(CHOSEN, REJECTED, strict=True))
     )  # fmt: skip
     pairs.finish({"total": len(CHOSEN)})
-    base, options = ModelSpec(str(random_llama)), RewriterSettings(model=str(random_llama))
-    sft = train_sft(run, "round-1/sft", pairs, base, TRAINING | {"learning_rate": 3e-3}, {}, options)
-    start = ModelSpec(str(random_llama), str(sft.folder / "adapter"))
-    dpo = TRAINING | {"learning_rate": 1e-3, "beta": 0.1}
-    train_dpo(run, "round-1/dpo", {pairs.name: pairs}, load_stage(run.path, sft.name), start, dpo, options)
+    train_sft(run, "round-1/sft", pairs)
+    train_dpo(run, "round-1/dpo", {pairs.name: pairs}, load_stage(run.path, "round-1/sft"))
     return run.path
 
 

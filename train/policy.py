@@ -13,10 +13,10 @@ from train.trainer_config import lora_config
 
 
 def new_policy(model: ModelSpec, lora: dict[str, Any], seed: int) -> tuple[PeftModel, PreTrainedTokenizerBase]:
-    """The base model with a trainable LoRA adapter: a new one, or the model's own adapter to continue with.
+    """The base model with a trainable LoRA adapter, and its tokenizer.
 
     Args:
-        model: the rewriter.
+        model: the rewriter; training continues with its own adapter where it has one.
         lora: the `lora` settings.
         seed: of the new adapter's weights.
     """
@@ -26,11 +26,7 @@ def new_policy(model: ModelSpec, lora: dict[str, Any], seed: int) -> tuple[PeftM
 
 
 def add_lora(model: PreTrainedModel, name: str, lora: dict[str, Any]) -> PeftModel:
-    """The model with a new adapter.
-
-    Raises:
-        InputError: PEFT finds no place for it, or refuses a value of the `lora` section.
-    """
+    """The model with a new adapter; raises an `InputError` where PEFT finds no place for it."""
     config = lora_config(lora)
     try:
         return get_peft_model(model, config)

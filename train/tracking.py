@@ -5,7 +5,7 @@ All stages of a run write to one run of the tracker: the folder `<run>/tensorboa
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from transformers import TrainerCallback
 
 from core.distributed import process
 from core.errors import InputError
-from core.stages import Stage
 
 PROJECT = "query-rewriter"
 
@@ -63,22 +62,12 @@ class RunTracker:
             values: name -> value; nested ones get the names on the way, other than numbers are left out.
             step: training step; None for figures of a whole stage.
         """
-        numbers = {f"{stage}/{name}": float(value) for name, value in flatten(values)}
+        numbers = dict(flatten(values, f"{stage}/"))
         for tracker in self.trackers:
             if tracker.name == "wandb":  # its steps must rise over all stages
                 tracker.log(numbers | ({f"{stage}/step": step} if step is not None else {}))
             else:
                 tracker.log(numbers, step=step or 0)
-
-    def log_stage(self, stage: Stage) -> None:
-        """Send the counts of a complete stage, and its seconds."""
-        if self.trackers:
-            manifest = stage.manifest
-            self.log(stage.name, manifest["counts"] | {"seconds": manifest["seconds"]})
-
-    def callback(self, stage: str) -> TrainerCallback:
-        """A callback that sends what a trainer logs."""
-        return TrackerCallback(self, stage)
 
     def finish(self) -> None:
         """Close the trackers."""
@@ -92,17 +81,15 @@ class TrackerCallback(TrainerCallback):
     def __init__(self, tracker: RunTracker, stage: str):
         self.tracker, self.stage = tracker, stage
 
-    def on_log(self, args, state, control, logs=None, **kwargs) -> None:
-        if "loss" in (logs or {}):
+    def on_log(self, args, state, control, logs, **kwargs) -> None:
+        if "loss" in logs:
             self.tracker.log(self.stage, logs, state.global_step)
 
 
-def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+def flatten(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     """The numbers in nested values, with the names on the way to each."""
-    numbers: list[tuple[str, float]] = []
     for name, value in values.items():
         if isinstance(value, dict):
-            numbers += flatten(value, f"{prefix}{name}/")
+            yield from flatten(value, f"{prefix}{name}/")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            numbers.append((prefix + name, value))
-    return numbers
+            yield prefix + name, float(value)
