@@ -17,7 +17,7 @@ from core.language_model import LanguageModel, check_room
 from core.model_spec import ModelSpec, load_with_adapters
 from core.progress import log
 from core.records import EvaluationRecord, Hit, SystemResult, Turn
-from core.settings import Settings
+from core.settings import RewriterSettings, Settings
 from core.stage_runner import run_stage
 from core.stages import Stage, load_stage
 from retrieval.collection import Collection, identities_of
@@ -105,11 +105,16 @@ def make_evaluation(run: Run) -> Stage:
     settings, turns, trained = run.settings, run.test_turns, trained_systems(run)
     systems = select_systems(settings, trained, turns.turns)
     stage = evaluation_stage(run, systems, trained)
+    adapters = {
+        name: str(trained[name].folder / "adapter") if name in trained else run.base.adapter
+        for name in systems
+        if name in trained or name in UNTRAINED
+    }
 
     def load_worker():
         retriever = PerDatasetRetriever(settings.retrieval, run.collections)
-        rewriter, scorer = load_models(run, systems, trained)
-        queries_of = query_functions(run, systems, trained, rewriter)
+        rewriter, scorer = load_models(run, adapters)
+        queries_of = query_functions(settings.rewriter, adapters, rewriter)
         other_turns = turns_of_others(turns.turns)
 
         def search(batch: list[Turn], queries: Sequence[str], k: int) -> list[Sequence[Hit]]:
@@ -145,11 +150,6 @@ def make_evaluation(run: Run) -> Stage:
     return stage
 
 
-def needs_model(name: str, trained: Mapping[str, Stage]) -> bool:
-    """Whether a system is a language model."""
-    return name in UNTRAINED or name in trained
-
-
 def evaluation_stage(run: Run, systems: Sequence[str], trained: Mapping[str, Stage]) -> Stage:
     """The stage with the settings and inputs that decide its records."""
     settings, rule = run.settings, run.settings.scoring
@@ -167,7 +167,7 @@ def evaluation_stage(run: Run, systems: Sequence[str], trained: Mapping[str, Sta
         inputs["generator"] = run.generator.fingerprint
         if needs_seper(component_rewards(rule)):
             inputs["entailment"] = ModelSpec(rule.entailment).fingerprint
-    if any(needs_model(name, trained) for name in systems):
+    if any(name in trained or name in UNTRAINED for name in systems):
         names = ("instruction", "max_new_tokens", "history_messages", "history_words", "query", "question_weight")
         decided["rewriter"] = {name: getattr(settings.rewriter, name) for name in names}
         inputs["model"] = run.base.fingerprint
@@ -177,17 +177,18 @@ def evaluation_stage(run: Run, systems: Sequence[str], trained: Mapping[str, Sta
     return Stage(run.path, EVALUATION, decided, inputs, EvaluationRecord)
 
 
-def load_models(
-    run: Run, systems: Sequence[str], trained: Mapping[str, Stage]
-) -> tuple[LanguageModel | None, ResultScorer | None]:
+def load_models(run: Run, adapters: Mapping[str, str | None]) -> tuple[LanguageModel | None, ResultScorer | None]:
     """The rewriter with all adapters, and what answers and scores; one base model where both are the same. None where
-    there is nothing to rewrite, or to read."""
+    there is nothing to rewrite, or to read.
+
+    Args:
+        run: the run.
+        adapters: system that is a language model -> its adapter; None for the bare model.
+    """
     settings = run.settings
     rewriter = shared = scorer = None
-    if any(needs_model(name, trained) for name in systems):
-        adapters = {"base": run.base.adapter} if run.base.adapter else {}
-        adapters |= {name: str(stage.folder / "adapter") for name, stage in trained.items()}
-        rewriter = load_with_adapters(run.base, adapters)
+    if adapters:
+        rewriter = load_with_adapters(run.base, {name: folder for name, folder in adapters.items() if folder})
         check_room(rewriter, settings.rewriter.max_new_tokens, "rewriter.max_new_tokens")
     if settings.evaluation.answers:
         if rewriter is not None and run.generator == replace(run.base, adapter=None):
@@ -199,20 +200,18 @@ def load_models(
 
 
 def query_functions(
-    run: Run, systems: Sequence[str], trained: Mapping[str, Stage], lm: LanguageModel | None
+    options: RewriterSettings, adapters: Mapping[str, str | None], lm: LanguageModel | None
 ) -> dict[str, Callable[[list[Turn]], tuple[list[str], list[str]]]]:
     """For each system a function from turns to search queries and rewrites."""
-    options = run.settings.rewriter
 
     def as_they_are(text_of: Callable[[Turn], str]):
         return lambda turns: ([text_of(turn) for turn in turns],) * 2
 
     def rewritten(name: str):
         prompt = RewritePrompt.of(options, examples=name == "base_examples")
-        adapter = name if name in trained else "base" if run.base.adapter else None
 
         def rewrite(turns: list[Turn]) -> tuple[list[str], list[str]]:
-            with lm.using(adapter):
+            with lm.using(name if adapters[name] else None):
                 rewrites = greedy_rewrites(lm, turns, options, prompt)
             pairs = zip(turns, rewrites, strict=True)
             return [search_query(turn.question, text, options) for turn, text in pairs], rewrites
@@ -223,7 +222,7 @@ def query_functions(
         "original": as_they_are(lambda turn: turn.question),
         "history": as_they_are(lambda turn: user_turns(turn.history, turn.question)),
         "reference": as_they_are(lambda turn: turn.rewrite or turn.question),
-    } | {name: rewritten(name) for name in systems if needs_model(name, trained)}
+    } | {name: rewritten(name) for name in adapters}
 
 
 def summarize(records: Iterable[EvaluationRecord]) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from core.settings import Settings, as_plain
 from core.stages import Stage, load_stage
 from retrieval.rankings import make_rankings
 from rewriter.candidates import make_candidates
-from rewriter.prompts import RewritePrompt
 from scoring.scorer import check_scoring
 from scoring.scores import make_scores
 from train.evaluation import check_test_turns, make_evaluation
@@ -79,9 +78,7 @@ def make_stage(run: Run, stage: str) -> Stage:
             settings.generator, run.generator,
         )  # fmt: skip
     if name == "pairs":
-        scores, prompt = load("scores", TurnRecord), RewritePrompt.of(settings.rewriter)
-        reward = settings.scoring.reward
-        return make_pairs(settings.run, stage, scores, run.train_turns, settings.pairs, reward, prompt)
+        return make_pairs(run, stage, load("scores", TurnRecord))
     if name == "sft":
         return train_sft(run, stage, load("pairs", Pair))
     first = 1 if settings.train.learn_from == "all" else number

@@ -1,4 +1,4 @@
-"""The model that is trained: a base model with a LoRA adapter, and for DPO its frozen copy as the reference."""
+"""The model that is trained: a base model with a LoRA adapter."""
 
 from typing import Any
 
@@ -48,21 +48,3 @@ def check_lora(model: ModelSpec, lora: dict[str, Any]) -> None:
         raise InputError(f"`rewriter.model`: {model.name} cannot be read: {first_line(error)}") from error
     with torch.device("meta"):
         add_lora(AutoModelForCausalLM.from_config(config), model.name, lora)
-
-
-def check_reference(model: PeftModel) -> None:
-    """Make sure that the reference adapter is a frozen copy of the policy's.
-
-    Raises:
-        InputError: it is missing, trainable or different; names the first such weight.
-    """
-    weights = dict(model.named_parameters())
-    policy = {name: weight for name, weight in weights.items() if ".default." in name}
-    for name, weight in policy.items():
-        copy = weights.get(name.replace(".default.", ".ref."))
-        if copy is None or copy.requires_grad or not torch.equal(copy, weight):
-            raise InputError(
-                f"the reference is not a frozen copy of the policy's adapter (`{name}`); check trl and peft."
-            )
-    if not policy:
-        raise InputError("the policy has no adapter weights; check `lora.target_modules`.")

@@ -6,7 +6,6 @@ from core.distributed import lock_run_dir
 from core.progress import log
 from core.stages import Stage
 from train.callbacks import ZeroMarginCallback
-from train.policy import check_reference
 from train.preference_data import DPO_COLUMNS, data_set_on_disk, training_rows
 from train.run import Run
 from train.trainer_config import trainer_config
@@ -24,7 +23,7 @@ def train_dpo(run: Run, name: str, pairs: Mapping[str, Stage], start: Stage) -> 
         start: the complete training stage whose adapter it starts from, which is also the reference.
 
     Raises:
-        InputError: the reference is not a copy of the starting adapter, or the reward margin is not 0 at step 0.
+        InputError: the reward margin is not 0 at the first step: policy and reference differ.
     """
     model, dpo, seed = run.trained(start.name), run.settings.dpo, run.settings.run.seed
     inputs = {stage_name: stage.identity for stage_name, stage in {**pairs, start.name: start}.items()}
@@ -42,12 +41,10 @@ def train_dpo(run: Run, name: str, pairs: Mapping[str, Stage], start: Stage) -> 
     rows = training_rows(all_pairs, DPO_COLUMNS, lm.model, lm.tokenizer, config.max_length, name)
     data = data_set_on_disk(rows, checkpoints / "rows")
 
-    # ------------------------------------------------------------------ trainer and reference
-    # Given a PeftModel and no `peft_config`, TRL keeps a frozen copy of the adapter as the reference.
+    # ------------------------------------------------------------------ training
     if config.precompute_ref_log_probs:
         log.info("%s: computing the log-probabilities of %d pairs under the reference", name, len(rows))
+    # Given a PeftModel and no `peft_config`, TRL keeps a frozen copy of the adapter as the reference.
     trainer = GroupedDPOTrainer(model=lm.model, args=config, train_dataset=data, processing_class=lm.tokenizer)
-    check_reference(trainer.accelerator.unwrap_model(trainer.model))
-
-    # ------------------------------------------------------------------ training
-    return complete_training(trainer, stage, run.settings.rewriter, [ZeroMarginCallback(name), *run.callbacks(name)])
+    trainer.add_callback(ZeroMarginCallback(name))
+    return complete_training(run, trainer, stage)

@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from transformers import TrainerCallback
-
 from core.artifacts import read_json
 from core.data_sources import DataSource, data_sources
 from core.distributed import process, wait_for_all
@@ -18,7 +16,7 @@ from retrieval.collection import Collection, open_collections
 from rewriter.conversations import TurnSet, load_turns
 from train.pool import make_pools
 from train.tiny.world import make_quickstart_data
-from train.tracking import RunTracker, TrackerCallback
+from train.tracking import RunTracker
 
 RUN_FILE = "run.json"  # the command and the settings of a run
 EVALUATION = "evaluation"
@@ -67,10 +65,6 @@ class Run:
     def trained(self, stage: str) -> ModelSpec:
         """The rewriter that a training stage made."""
         return replace(self.base, adapter=str(self.path / stage / "adapter"))
-
-    def callbacks(self, stage: str) -> list[TrainerCallback]:
-        """What sends the curves of a training stage to the trackers."""
-        return [TrackerCallback(self.tracker, stage)] if self.tracker else []
 
 
 def prepare_data(settings: Settings) -> list[DataSource]:

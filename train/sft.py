@@ -38,4 +38,4 @@ def train_sft(run: Run, name: str, pairs: Stage) -> Stage:
     trainer = GroupedSFTTrainer(
         model=policy, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer
     )
-    return complete_training(trainer, stage, run.settings.rewriter, run.callbacks(name))
+    return complete_training(run, trainer, stage)

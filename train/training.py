@@ -1,10 +1,9 @@
 """What the stages sft and dpo share: training from the last checkpoint to a saved adapter."""
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers import PrinterCallback, ProgressCallback, Trainer
 
 from core.artifacts import write_atomic, write_json
 from core.distributed import process, wait_for_all
@@ -14,6 +13,8 @@ from core.settings import RewriterSettings
 from core.stages import Stage
 from rewriter.adapter_settings import save_adapter_settings
 from train.callbacks import FIGURES, StepProgress
+from train.run import Run
+from train.tracking import TrackerCallback
 
 FEW_STEPS = 10  # fewer leave an adapter nearly untrained
 BATCH_SIZES = ("gradient_accumulation_steps", "per_device_train_batch_size")  # their product is the rows of a step
@@ -38,16 +39,9 @@ def last_checkpoint(folder: Path) -> str | None:
     return str(newest)
 
 
-def complete_training(
-    trainer: Trainer, stage: Stage, options: RewriterSettings, callbacks: Sequence[TrainerCallback]
-) -> Stage:
-    """Train, from the last checkpoint if there is one; save the adapter and the log; complete the stage.
-
-    Args:
-        trainer: before training; its checkpoints go into `<stage>/checkpoints` and are removed at the end.
-        stage: its stage; the adapter is in `<stage>/adapter`.
-        options: saved beside the adapter.
-        callbacks: added to the trainer.
+def complete_training(run: Run, trainer: Trainer, stage: Stage) -> Stage:
+    """Train, from the last checkpoint in `<stage>/checkpoints` if there is one; save the adapter to `<stage>/adapter`
+    and the log; complete the stage.
 
     Raises:
         InputError: `max_length` leaves no row.
@@ -56,11 +50,12 @@ def complete_training(
         raise InputError(f"{stage.name}: `max_length` {trainer.args.max_length} leaves no token of any completion.")
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
-    for callback in (StepProgress(stage.name), *callbacks):
-        trainer.add_callback(callback)
+    trainer.add_callback(StepProgress(stage.name))
+    if run.tracker:
+        trainer.add_callback(TrackerCallback(run.tracker, stage.name))
     trainer.train(resume_from_checkpoint=last_checkpoint(stage.folder / "checkpoints"))
     if process()[0] == 0:
-        save_adapter(trainer, stage, options)
+        save_adapter(trainer, stage, run.settings.rewriter)
         finish(trainer, stage)
     wait_for_all()
     return stage
