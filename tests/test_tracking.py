@@ -20,6 +20,7 @@ def test_a_tracker_that_is_not_installed_is_named(monkeypatch):
 def test_weights_and_biases(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
+    (tmp_path / "run").mkdir()
     tracker = RunTracker(tmp_path / "run", ["wandb"])
     tracker.log("round-1/sft", {"loss": 1.5}, 10)
     tracker.log("round-2/dpo", {"loss": 0.5}, 5)  # W&B would refuse a step that falls

@@ -71,14 +71,7 @@ def mean_over_runs(runs: list[Path], measures: Sequence[str]) -> tuple[PerTurn, 
 
 
 def tables_of(values: PerTurn, groups: Mapping[str, str], measures: Sequence[str], resamples: int) -> str:
-    """The result table of some turns, and their comparisons.
-
-    Args:
-        values: of every turn.
-        groups: the turns -> conversation; other turns are left out.
-        measures: columns of the table.
-        resamples: of every comparison.
-    """
+    """The result table of the turns in `groups` (turn -> conversation), and their comparisons."""
     own: PerTurn = {
         system: {
             measure: {turn: value for turn, value in of_turn.items() if turn in groups}

@@ -48,12 +48,7 @@ BACKUP = ".before"
 
 
 def make_stage(run: Run, stage: str) -> Stage:
-    """Complete one stage. The stages before it must be complete.
-
-    Args:
-        run: the run.
-        stage: one of `stage_names`.
-    """
+    """Complete one of `stage_names`. The stages before it must be complete."""
     settings = run.settings
     if stage == EVALUATION:
         return make_evaluation(run)
@@ -133,11 +128,7 @@ def selected_stages(settings: Settings) -> list[str]:
 
 
 def stage_named(names: Sequence[str], key: str, value: str | None) -> str | None:
-    """A stage by its name; a name without its round is that of the first round.
-
-    Raises:
-        InputError: there is no such stage; names the nearest.
-    """
+    """A stage by its name; a name without its round is that of the first round."""
     if value is None or value in names:
         return value
     if f"round-1/{value}" in names:

@@ -128,7 +128,7 @@ def split(
         values: every measure of every system for every turn.
         parts: turn and its part; turns whose part is empty are left out.
         order: parts in the order to show; others come after them, sorted.
-        measures: the measures.
+        measures: of the means.
 
     Returns:
         part -> number of `turns`, and system -> measure -> mean (None where no turn of the part has the labels).

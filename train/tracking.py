@@ -21,11 +21,7 @@ PROJECT = "query-rewriter"
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Make sure that the packages of the trackers are installed.
-
-    Raises:
-        InputError: one is not; names the setting and the package.
-    """
+    """Make sure that the packages of the trackers are installed; an `InputError` names one that is not."""
     for name in names:
         if find_spec(name) is None:
             raise InputError(f"`train.report_to: {name}` needs its package; install it with pip install {name}.")
@@ -44,7 +40,6 @@ class RunTracker:
         if process()[0] != 0 or not names:
             return
         PartialState()  # the trackers ask it for the main process
-        run_dir.mkdir(parents=True, exist_ok=True)
         if "tensorboard" in names:
             self.trackers.append(TensorBoardTracker("tensorboard", logging_dir=run_dir))
         if "wandb" in names:

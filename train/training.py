@@ -56,7 +56,7 @@ def complete_training(run: Run, trainer: Trainer, stage: Stage) -> Stage:
     trainer.train(resume_from_checkpoint=last_checkpoint(stage.folder / "checkpoints"))
     if process()[0] == 0:
         save_adapter(trainer, stage, run.settings.rewriter)
-        finish(trainer, stage)
+        finish_stage(trainer, stage)
     wait_for_all()
     return stage
 
@@ -72,7 +72,7 @@ def save_adapter(trainer: Trainer, stage: Stage, options: RewriterSettings) -> N
     write_atomic(folder / "README.md", card)  # PEFT's own is a form to fill in
 
 
-def finish(trainer: Trainer, stage: Stage) -> None:
+def finish_stage(trainer: Trainer, stage: Stage) -> None:
     """Write the log, remove the checkpoints and complete the stage; warn of too few steps."""
     rows, steps, history = len(trainer.train_dataset), trainer.state.global_step, trainer.state.log_history
     write_json(stage.folder / "log.json", history)

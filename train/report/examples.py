@@ -12,11 +12,8 @@ LONGEST = 600  # characters of a document
 
 
 def select_examples(data: RunData, limit: int) -> list[dict[str, Any]]:
-    """Held-out turns: as many that were won as that were lost, the clearest first, and some that stayed the same.
-
-    Args:
-        data: the run.
-        limit: most examples.
+    """At most `limit` held-out turns: as many that were won as that were lost, the clearest first, and some that
+    stayed the same.
 
     Returns:
         `turn`, `outcome` (`won`, `lost` or `same`, by the verdict's measure against its baseline) and `systems` of

@@ -131,13 +131,7 @@ def load_round(run: Run, number: int, stages: Mapping[str, dict[str, Any]]) -> R
 
 
 def load_rewards(scores: Stage, pairs: list[Pair], turns: Mapping[str, Turn]) -> Rewards:
-    """The scores of one round.
-
-    Args:
-        scores: the stage, complete.
-        pairs: that are kept.
-        turns: id -> training turn.
-    """
+    """The scores of one round: of its complete stage, the pairs that are kept, and the training turns by id."""
     rewards = Rewards(smallest_kept=min((pair.gap for pair in pairs), default=None))
     kept = {pair.id for pair in pairs}
     for record in scores:
