@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import rewriter
 from core.cli import parse_flags, run_command
 from core.errors import InputError, nearest
 from core.progress import set_up_logging
 from core.schema import Positive, Validated
+from retrieval.engines import PerDatasetRetriever
 from rewriter.chat import converse
 
 LONGEST = 200  # characters of a document
@@ -39,8 +41,6 @@ class ChatFlags(Validated):
 def main(argv: list[str] | None = None) -> None:
     flags = parse_flags(ChatFlags, __doc__, argv)
     set_up_logging()
-    from retrieval.engines import PerDatasetRetriever
-    from rewriter.rewriter import Rewriter
     from train.run import load_run_folder
 
     run = load_run_folder(flags.run)
@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> None:
         for number, (hit, text) in enumerate(zip(hits, texts, strict=True), 1):
             yield f"{number}. [{hit.doc}] {text[:LONGEST]}{' …' if len(text) > LONGEST else ''}"
 
-    converse(Rewriter.from_pretrained(run.path), flags.n, documents_of)
+    converse(rewriter.Rewriter.from_pretrained(run.path), flags.n, documents_of)
 
 
 if __name__ == "__main__":

@@ -59,11 +59,10 @@ def main(argv: list[str] | None = None) -> None:
 
 def compare_rewards(settings: Settings, rewards: list[str]) -> None:
     """A run for each reward, all with the candidates and rankings of one, and the table."""
-    from scoring.scorer import check_scoring
-    from train.pipeline import Run, check_inputs, copy_folder, prepare_data, run_pipeline, stage_names
+    from train import pipeline
 
-    shared = Run(settings, prepare_data(settings))
-    check_inputs(shared, stage_names(settings.train.rounds))
+    shared = pipeline.Run(settings, pipeline.prepare_data(settings))
+    pipeline.check_inputs(shared, pipeline.stage_names(settings.train.rounds))
     runs = [
         replace(
             settings,
@@ -73,14 +72,14 @@ def compare_rewards(settings: Settings, rewards: list[str]) -> None:
         for reward in rewards
     ]
     for each in runs:
-        check_scoring(list(shared.train_turns), each.scoring, shared.generator.name)
-    run_pipeline(replace(settings, run=replace(settings.run, until=SHARED[-1])), shared.sources)
+        pipeline.check_scoring(list(shared.train_turns), each.scoring, shared.generator.name)
+    pipeline.run_pipeline(replace(settings, run=replace(settings.run, until=SHARED[-1])), shared.sources)
     for each in runs:
         for stage in SHARED:
             if process()[0] == 0 and not (each.run.path / stage).exists():
-                copy_folder(shared.path / stage, each.run.path / stage)
+                pipeline.copy_folder(shared.path / stage, each.run.path / stage)
         wait_for_all()
-        run_pipeline(each, shared.sources)
+        pipeline.run_pipeline(each, shared.sources)
     if process()[0] == 0:
         table = table_of([each.run.path for each in runs])
         write_atomic(shared.path / "rewards" / "table.md", table)

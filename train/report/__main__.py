@@ -34,13 +34,10 @@ class ReportFlags(Validated):
 def main(argv: list[str] | None = None) -> None:
     flags = parse_flags(ReportFlags, __doc__, argv)
     set_up_logging()
-    from train.report.page import write_report
-    from train.run import load_run_folder
+    from train.report.page import report_folders
 
-    runs = [load_run_folder(run_dir) for run_dir in flags.runs]
-    fewest = min(run.settings.report.examples for run in runs)
     output = flags.output or (flags.runs[0] if len(flags.runs) == 1 else Path()) / "report.html"
-    write_report(output, runs, fewest if flags.examples is None else flags.examples)
+    report_folders(output, flags.runs, flags.examples)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from train.query_measures import MEASURES
 from train.report import checks, plots
 from train.report.examples import select_examples, select_tokens
 from train.report.run_data import load_run
-from train.run import Run
+from train.run import Run, load_run_folder
 
 
 def write_report(path: Path, runs: Sequence[Run], examples: int) -> None:
@@ -49,6 +49,13 @@ def write_report(path: Path, runs: Sequence[Run], examples: int) -> None:
     )
     write_atomic(path, page)
     log.info("report -> %s", path)
+
+
+def report_folders(path: Path, run_dirs: Sequence[Path], examples: int | None) -> None:
+    """`write_report` of run folders; without `examples`, those of the run that shows the fewest."""
+    runs = [load_run_folder(run_dir) for run_dir in run_dirs]
+    fewest = min(run.settings.report.examples for run in runs)
+    write_report(path, runs, fewest if examples is None else examples)
 
 
 def settings_yaml(settings: Settings) -> str:
