@@ -6,11 +6,11 @@ import pytest
 
 from core.errors import InputError
 from core.records import Candidate, Pair, Turn, TurnRecord
-from core.settings import PairSettings, RunSettings
 from core.stages import Stage, load_stage
 from rewriter.conversations import TurnSet
-from rewriter.prompts import RewritePrompt
+from tests.conftest import settings_of
 from train.pairs import best_and_worst, make_pairs, select_pairs
+from train.run import Run
 
 
 def candidates_of(*scores, texts=None, counts=None):
@@ -71,9 +71,9 @@ def pairs_stage(run_dir, scored_turns, drop_fraction):
     scores = Stage(run_dir, "round-1/scores", {}, {}, TurnRecord)
     scores.write(record for _, record in scored_turns)
     scores.finish({"total": len(scored_turns)})
-    turns = TurnSet(tuple(turn for turn, _ in scored_turns), "fingerprint")
-    options = PairSettings(drop_fraction=drop_fraction)
-    return make_pairs(RunSettings(dir=str(run_dir)), "round-1/pairs", scores, turns, options, "ppl", RewritePrompt())
+    run = Run(settings_of("--run.dir", run_dir, "--pairs.drop_fraction", drop_fraction, "--scoring.reward", "ppl"), [])
+    run.train_turns = TurnSet(tuple(turn for turn, _ in scored_turns), "fingerprint")
+    return make_pairs(run, "round-1/pairs", scores)
 
 
 def test_the_stage_counts_what_it_drops(tmp_path):

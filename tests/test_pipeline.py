@@ -3,8 +3,8 @@
 import pytest
 
 from core.errors import InputError
-from tests.conftest import settings_of, write_lines
-from train.pipeline import run_pipeline, selected_stages, stage_names
+from tests.conftest import settings_of
+from train.pipeline import selected_stages, stage_names
 
 FIRST = ["round-1/candidates", "round-1/rankings", "round-1/scores", "round-1/pairs", "round-1/sft", "round-1/dpo"]
 SECOND = ["round-2/candidates", "round-2/rankings", "round-2/scores", "round-2/pairs", "round-2/dpo"]
@@ -49,9 +49,3 @@ def test_the_stages_that_a_command_makes(flags, expected):
 def test_stages_that_cannot_be_made_are_named(flags, expected):
     with pytest.raises(InputError, match=expected):
         selected_stages(settings_of("--train.rounds", "2", *flags))
-
-
-def test_a_run_of_an_older_version_is_refused(tmp_path):
-    write_lines(tmp_path / "candidates/manifest.json", [{}])
-    with pytest.raises(InputError, match="made by an older version, whose stages are not in `round-1/`"):
-        run_pipeline(settings_of("--run.dir", tmp_path))

@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
-from core.settings import Settings
 from tests.conftest import call, settings_of
 from train.report import checks
 from train.report.__main__ import main as report
 from train.report.run_data import Round, RunData
+from train.run import Run
 
 QUERIES = {
     "words": 6.0, "new_words": 0.1, "answer_words": 0.0, "repeated_words": 0.0, "same_as_question": 0.3,
@@ -33,8 +33,7 @@ def run_data(
         "queries": {"base": QUERIES, "dpo": QUERIES | (queries or {})},
     }  # fmt: skip
     per_turn = {name: {"t": {measure: systems[name][measure]}} for name in systems}
-    settings: Settings = settings_of()
-    return RunData(settings.run.path, settings, "", [], list(rounds), metrics | more, per_turn, {})
+    return RunData(Run(settings_of(), []), {}, list(rounds), metrics | more, per_turn, {})
 
 
 def test_the_verdict_of_a_run_that_helped():

@@ -8,7 +8,7 @@ from train.tracking import RunTracker, check_trackers, flatten
 
 def test_numbers_with_the_names_on_the_way():
     values = {"total": 3, "dropped": {"tie": 1, "note": "x"}, "ok": True, "none": None, "loss": 0.5}
-    assert flatten(values) == [("total", 3), ("dropped/tie", 1), ("loss", 0.5)]
+    assert list(flatten(values)) == [("total", 3), ("dropped/tie", 1), ("loss", 0.5)]
 
 
 def test_a_tracker_that_is_not_installed_is_named(monkeypatch):
@@ -20,6 +20,7 @@ def test_a_tracker_that_is_not_installed_is_named(monkeypatch):
 def test_weights_and_biases(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
+    (tmp_path / "run").mkdir()
     tracker = RunTracker(tmp_path / "run", ["wandb"])
     tracker.log("round-1/sft", {"loss": 1.5}, 10)
     tracker.log("round-2/dpo", {"loss": 0.5}, 5)  # W&B would refuse a step that falls

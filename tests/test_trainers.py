@@ -6,12 +6,14 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
+from transformers import TrainerState
 from trl import DPOConfig, SFTConfig, SFTTrainer
 
 from core.errors import InputError
 from core.language_model import load_language_model
-from train.callbacks import ZeroMarginCallback, last_checkpoint
-from train.trainers import LengthGroupedSampler, with_completion_logits
+from train.callbacks import ZeroMarginCallback
+from train.trainers import GroupedSFTTrainer, LengthGroupedSampler
+from train.training import last_checkpoint
 
 ROWS = [
     {"prompt": [{"role": "user", "content": prompt}], "completion": [{"role": "assistant", "content": completion}]}
@@ -26,7 +28,7 @@ ROWS = [
 @pytest.mark.parametrize("num_items", [None, 40])
 def test_the_loss_and_its_gradient_equal_trls(random_llama, tmp_path, num_items):
     losses, gradients = [], []
-    for kind in (SFTTrainer, with_completion_logits(SFTTrainer)):
+    for kind in (SFTTrainer, GroupedSFTTrainer):
         lm = load_language_model(str(random_llama), trainable=True)
         torch.manual_seed(0)
         model = get_peft_model(lm.model, LoraConfig(target_modules="all-linear", init_lora_weights=False))
@@ -67,15 +69,15 @@ def test_policy_and_reference_must_start_equal(tmp_path, weights, bf16, tolerate
     model, config = torch.nn.Linear(1, 1, dtype=weights), DPOConfig(str(tmp_path), use_cpu=True, bf16=False)
     config.bf16 = bf16
 
-    def log_margin(callback, margin):
-        callback.on_log(config, None, None, {"rewards/margins": margin}, model=model)
+    def log(step=1, **logs):
+        callback = ZeroMarginCallback("round-1/dpo")
+        callback.on_log(config, TrainerState(global_step=step), None, logs=logs, model=model)
 
     with pytest.raises(InputError, match="the reward margin is 0.1 at step 0 and must be 0"):
-        log_margin(ZeroMarginCallback("round-1/dpo", config), 0.1)
-    check = ZeroMarginCallback("round-1/dpo", config)
-    check.on_log(config, None, None, {"loss": 1.0}, model=model)
-    log_margin(check, tolerated)
-    log_margin(check, 0.1)  # later margins are to grow
+        log(**{"rewards/margins": 0.1})
+    log(loss=1.0)
+    log(**{"rewards/margins": tolerated})
+    log(step=2, **{"rewards/margins": 0.1})  # later margins are to grow
 
 
 def test_the_newest_complete_checkpoint(tmp_path):

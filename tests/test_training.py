@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch.nn.functional import log_softmax
 
+from core.errors import InputError
 from core.model_spec import ModelSpec
 from core.records import Pair
-from core.settings import RewriterSettings, RunSettings
+from core.settings import RewriterSettings, RunSettings, Settings
 from core.stages import Stage, load_stage
 from train.preference_training import train_dpo
+from train.run import Run
 from train.sft import train_sft
 
 CHOSEN = ("Where was Ann Lee born?", "When did Ann Lee die?", "Who made Port Verna?", "Where is Port Verna?")
@@ -22,22 +24,27 @@ def message(role, text):
     return {"role": role, "content": text}
 
 
+def run_with_pairs(folder, model, *more, **options):
+    """A run with four pairs, and more, and its `pairs` stage."""
+    settings = Settings(run=RunSettings(dir=str(folder)), rewriter=RewriterSettings(model=str(model)), **options)
+    pairs = Stage(settings.run.path, "round-1/pairs", {}, {}, Pair)
+    pairs.write([*map(pair_of, (f"Question {i}" for i in range(4)), CHOSEN, REJECTED), *more])
+    pairs.finish({"total": len(CHOSEN) + len(more)})
+    return Run(settings, []), pairs
+
+
+def pair_of(question, chosen, rejected):
+    sides = [[message("assistant", chosen)], [message("assistant", rejected)]]
+    return Pair(question, [message("user", question)], *sides, 1.0, 0.0, 1.0, "key_entropy")
+
+
 @pytest.fixture(scope="module")
 def trained(random_llama, tmp_path_factory):
     """A run with SFT and ten steps of DPO on four pairs."""
-    run = RunSettings(dir=str(tmp_path_factory.mktemp("run")))
-    pairs = Stage(run.path, "round-1/pairs", {}, {}, Pair)
-    pairs.write(
-        Pair(f"c_{i}", [message("user", f"Question {i}")], [message("assistant", chosen)],
-             [message("assistant", rejected)], 1.0, 0.0, 1.0, "key_entropy")
-        for i, (chosen, rejected) in enumerate(zip(CHOSEN, REJECTED, strict=True))
-    )  # fmt: skip
-    pairs.finish({"total": len(CHOSEN)})
-    base, options = ModelSpec(str(random_llama)), RewriterSettings(model=str(random_llama))
-    sft = train_sft(run, "round-1/sft", pairs, base, TRAINING | {"learning_rate": 3e-3}, {}, options)
-    start = ModelSpec(str(random_llama), str(sft.folder / "adapter"))
-    dpo = TRAINING | {"learning_rate": 1e-3, "beta": 0.1}
-    train_dpo(run, "round-1/dpo", {pairs.name: pairs}, load_stage(run.path, sft.name), start, dpo, options)
+    options = {"sft": TRAINING | {"learning_rate": 3e-3}, "dpo": TRAINING | {"learning_rate": 1e-3, "beta": 0.1}}
+    run, pairs = run_with_pairs(tmp_path_factory.mktemp("run"), random_llama, **options)
+    train_sft(run, "round-1/sft", pairs)
+    train_dpo(run, "round-1/dpo", {pairs.name: pairs}, load_stage(run.path, "round-1/sft"))
     return run.path
 
 
@@ -76,3 +83,13 @@ def test_ten_steps_of_dpo_raise_the_margin(trained, random_llama):
     margin = 0.1 * (changes[0] - changes[1]).mean().item()
     assert margin >= margins[-1] - 1e-3
     assert json.loads((trained / "round-1/dpo/manifest.json").read_text())["counts"]["steps"] == 10
+
+
+def test_rows_without_a_token_left_by_max_length_are_dropped(random_llama, tmp_path):
+    long = pair_of("Question " * 300, CHOSEN[0], REJECTED[0])
+    options = TRAINING | {"max_steps": 2, "max_length": 250}
+    run, pairs = run_with_pairs(tmp_path / "some", random_llama, long, sft=options)
+    assert train_sft(run, "round-1/sft", pairs).manifest["counts"]["total"] == 4
+    run, pairs = run_with_pairs(tmp_path / "none", random_llama, sft=options | {"max_length": 2})
+    with pytest.raises(InputError, match="round-1/sft: `max_length` 2 leaves no token of any completion"):
+        train_sft(run, "round-1/sft", pairs)

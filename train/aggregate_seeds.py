@@ -9,8 +9,8 @@ tables of each set follow those of all turns.
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -18,21 +18,20 @@ from core.artifacts import read_json, read_json_lines
 from core.cli import parse_flags, run_command
 from core.errors import InputError
 from core.schema import Positive, Validated
-from core.tables import format_number, markdown_table
-from retrieval.metrics import DEFAULT, compare
+from retrieval.metrics import DEFAULT
 from train.report_tables import (
     ANSWER_MEASURES,
-    COMPARED,
     STATEMENTS,
+    PerTurn,
+    compare_systems,
     comparison_table,
     label_of,
     mean,
+    means_table,
 )
 
-Values = dict[str, dict[str, dict[str, float]]]  # measure -> system -> turn -> value
 
-
-def mean_over_runs(runs: list[Path], measures: Sequence[str]) -> tuple[Values, dict[str, str], dict[str, str]]:
+def mean_over_runs(runs: list[Path], measures: Sequence[str]) -> tuple[PerTurn, dict[str, str], dict[str, str]]:
     """The mean value of every turn, turn -> conversation, and turn -> data set.
 
     Raises:
@@ -48,52 +47,41 @@ def mean_over_runs(runs: list[Path], measures: Sequence[str]) -> tuple[Values, d
         for number, line in read_json_lines(path):
             try:
                 turn, system, groups[line["id"]] = line["id"], line["system"], line["conversation"]
-                datasets[turn] = line.get("dataset", "")
-                for measure in set(measures) & line.keys():
+                datasets[turn] = line["dataset"]
+                for measure in [measure for measure in measures if measure in line]:
                     if not math.isfinite(line[measure]):
                         raise ValueError(f"`{measure}` is no finite number")
-                    values[measure][system][turn].append(line[measure])
+                    values[system][measure][turn].append(line[measure])
             except (KeyError, TypeError, ValueError) as error:
                 raise InputError(f"{path}:{number}: not a line of an evaluation ({error}).") from error
     if not values:
         raise InputError(f"{runs[0]}: its evaluation has none of {', '.join(measures)}.")
-    for measure, systems in values.items():
-        turns = {turn for seen in systems.values() for turn in seen}
-        for system, seen in systems.items():
+    for measure in measures:
+        turns = {turn for of_system in values.values() for turn in of_system.get(measure, {})}
+        for system, of_system in values.items():
             for turn in sorted(turns):
-                if len(seen.get(turn, [])) != len(runs):
+                number = len(of_system[measure][turn])
+                if number != len(runs):
                     raise InputError(
-                        f"`{measure}` of `{system}` for the turn `{turn}` is in {len(seen.get(turn, []))} of "
-                        f"{len(runs)} runs; they need the same test turns and systems."
+                        f"`{measure}` of `{system}` for the turn `{turn}` is in {number} of {len(runs)} runs; they "
+                        "need the same test turns and systems."
                     )
-                seen[turn] = sum(seen[turn]) / len(seen[turn])
+                of_system[measure][turn] = mean(of_system[measure][turn])
     return values, groups, datasets
 
 
-def tables_of(values: Values, groups: dict[str, str], measures: Sequence[str], resamples: int) -> str:
-    """The result table of some turns, and their comparisons.
-
-    Args:
-        values: of every turn.
-        groups: the turns -> conversation; other turns are left out.
-        measures: columns of the table.
-        resamples: of every comparison.
-    """
-    own: Values = {
-        measure: {
-            system: {turn: value for turn, value in seen.items() if turn in groups} for system, seen in systems.items()
+def tables_of(values: PerTurn, groups: Mapping[str, str], measures: Sequence[str], resamples: int) -> str:
+    """The result table of the turns in `groups` (turn -> conversation), and their comparisons."""
+    own: PerTurn = {
+        system: {
+            measure: {turn: value for turn, value in of_turn.items() if turn in groups}
+            for measure, of_turn in of_system.items()
         }
-        for measure, systems in values.items()
+        for system, of_system in values.items()
     }
-    systems = list(dict.fromkeys(system for measure in measures for system in own.get(measure, {})))
-    means = [[name, *(format_number(mean(own.get(m, {}).get(name, {}))) for m in measures)] for name in systems]
-    comparisons = [
-        {"a": a, "b": b, "metric": m} | asdict(compare(own[m][a], own[m][b], groups, resamples))
-        for a, b in COMPARED
-        for m in measures
-        if own.get(m, {}).get(a) and own.get(m, {}).get(b)
-    ]
-    return markdown_table(["system", *measures], means) + (f"\n{comparison_table(comparisons)}" if comparisons else "")
+    means = {system: {m: mean(of_turn.values()) for m, of_turn in by.items()} for system, by in own.items()}
+    comparisons = compare_systems(own, measures, groups, resamples)
+    return means_table(means, measures) + (f"\n{comparison_table(comparisons)}" if comparisons else "")
 
 
 @dataclass(kw_only=True)

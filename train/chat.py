@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import rewriter
 from core.cli import parse_flags, run_command
 from core.errors import InputError, nearest
 from core.progress import set_up_logging
 from core.schema import Positive, Validated
+from retrieval.engines import PerDatasetRetriever
 from rewriter.chat import converse
 
 LONGEST = 200  # characters of a document
@@ -41,11 +43,11 @@ def main(argv: list[str] | None = None) -> None:
     set_up_logging()
     from train.run import load_run_folder
 
-    run, _ = load_run_folder(flags.run)
+    run = load_run_folder(flags.run)
     dataset = next(iter(run.collections)) if flags.dataset is None else flags.dataset
     if dataset not in run.collections:
         raise InputError(f"`--dataset {dataset}`: {nearest(dataset, list(run.collections))}")
-    collection, retriever = run.collections[dataset], run.retriever()
+    collection, retriever = run.collections[dataset], PerDatasetRetriever(run.settings.retrieval, run.collections)
 
     def documents_of(query: str) -> Iterator[str]:
         (hits,) = retriever.search([(dataset, query)], flags.documents)
@@ -53,7 +55,7 @@ def main(argv: list[str] | None = None) -> None:
         for number, (hit, text) in enumerate(zip(hits, texts, strict=True), 1):
             yield f"{number}. [{hit.doc}] {text[:LONGEST]}{' …' if len(text) > LONGEST else ''}"
 
-    converse(run.trained_rewriter(), flags.n, documents_of)
+    converse(rewriter.Rewriter.from_pretrained(run.path), flags.n, documents_of)
 
 
 if __name__ == "__main__":

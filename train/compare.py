@@ -11,13 +11,22 @@ set `scoring.answer`. Each reward trains and evaluates anew, as long as a run do
 turns. All other flags are those of train/dpo.py; its `--help` lists them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from core.artifacts import read_json, write_atomic
 from core.cli import parse_known_flags, read_settings, run_command
+from core.distributed import process, wait_for_all
 from core.errors import InputError
-from core.progress import set_up_logging
+from core.progress import log, set_up_logging
 from core.schema import Validated
-from scoring.registry import check_reward_name
+from core.settings import Settings
+from core.tables import format_number, markdown_table
+from scoring.registry import check_reward_name, scoring_of
+from train.report_tables import label_of
+
+SHARED = ("round-1/candidates", "round-1/rankings")
+COLUMNS = [(system, measure) for system in ("base", "sft", "dpo") for measure in ("MRR@10", "EM")]
 
 
 @dataclass(kw_only=True)
@@ -45,9 +54,48 @@ def main(argv: list[str] | None = None) -> None:
                 f"{settings.run.path / 'rewards'}."
             )
     set_up_logging()
-    from train.reward_comparison import compare_rewards
-
     compare_rewards(settings, list(dict.fromkeys(flags.rewards)))
+
+
+def compare_rewards(settings: Settings, rewards: list[str]) -> None:
+    """A run for each reward, all with the candidates and rankings of one, and the table."""
+    from train import pipeline
+
+    shared = pipeline.Run(settings, pipeline.prepare_data(settings))
+    pipeline.check_inputs(shared, pipeline.stage_names(settings.train.rounds))
+    runs = [
+        replace(
+            settings,
+            run=replace(settings.run, dir=str(shared.path / "rewards" / reward)),
+            scoring=replace(settings.scoring, **scoring_of(reward)),
+        )
+        for reward in rewards
+    ]
+    for each in runs:
+        pipeline.check_scoring(list(shared.train_turns), each.scoring, shared.generator.name)
+    pipeline.run_pipeline(replace(settings, run=replace(settings.run, until=SHARED[-1])), shared.sources)
+    for each in runs:
+        for stage in SHARED:
+            if process()[0] == 0 and not (each.run.path / stage).exists():
+                pipeline.copy_folder(shared.path / stage, each.run.path / stage)
+        wait_for_all()
+        pipeline.run_pipeline(each, shared.sources)
+    if process()[0] == 0:
+        table = table_of([each.run.path for each in runs])
+        write_atomic(shared.path / "rewards" / "table.md", table)
+        log.info("\n%s", table)
+
+
+def table_of(runs: list[Path]) -> str:
+    """One row per reward: MRR@10 and EM of each system, pairs, and the seconds that scoring took."""
+    rows, label = [], ""
+    for run in runs:
+        metrics = read_json(run / "evaluation" / "metrics.json")
+        label = label_of(metrics)  # the same for all runs
+        scores, pairs = (read_json(run / "round-1" / stage / "manifest.json") for stage in ("scores", "pairs"))
+        values = [format_number(metrics["systems"].get(system, {}).get(measure)) for system, measure in COLUMNS]
+        rows.append([run.name, *values, str(pairs["counts"]["total"]), f"{scores['seconds']:.0f}"])
+    return label + markdown_table(["reward", *map(" ".join, COLUMNS), "pairs", "scoring s"], rows)
 
 
 if __name__ == "__main__":

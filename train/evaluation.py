@@ -8,7 +8,7 @@ Systems: `original` (the question as it is), `history` (all user turns joined), 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from core.distributed import process, wait_for_all
@@ -16,10 +16,10 @@ from core.errors import InputError
 from core.language_model import LanguageModel, check_room
 from core.model_spec import ModelSpec, load_with_adapters
 from core.progress import log
-from core.records import EvaluationRecord, SystemResult, Turn
-from core.settings import Settings
+from core.records import EvaluationRecord, Hit, SystemResult, Turn
+from core.settings import RewriterSettings, Settings
 from core.stage_runner import run_stage
-from core.stages import Stage
+from core.stages import Stage, load_stage
 from retrieval.collection import Collection, identities_of
 from retrieval.engines import PerDatasetRetriever, ranking_config
 from rewriter.conversations import TurnSet
@@ -29,34 +29,11 @@ from scoring.registry import component_rewards, has_reward, needs_seper, relevan
 from scoring.scorer import build_scorer
 from train.evaluation_rewards import ResultScorer, turns_of_others
 from train.report_tables import write_tables
+from train.run import EVALUATION, Run
 
-NAME = "evaluation"
 UNTRAINED = ("base", "base_examples")
+SHUFFLED = "shuffled"  # documents that were retrieved for another conversation
 BATCH_SIZE = 16  # turns that are rewritten, answered and saved together
-
-
-@dataclass(frozen=True)
-class Systems:
-    """The systems of an evaluation.
-
-    Args:
-        names: in the order of the table.
-        base: the untrained rewriter.
-        trained: system -> the training stage that made its adapter.
-    """
-
-    names: tuple[str, ...]
-    base: ModelSpec | None
-    trained: Mapping[str, Stage]
-
-    @property
-    def rewriters(self) -> list[str]:
-        """The systems that are language models."""
-        return [name for name in self.names if name in UNTRAINED or name in self.trained]
-
-    def adapter_of(self, name: str) -> str | None:
-        """The name under which `load_models` loads the adapter of a system; None for the bare model."""
-        return name if name in self.trained else "base" if self.base.adapter else None
 
 
 def select_systems(settings: Settings, trained: Mapping[str, Stage], turns: Sequence[Turn]) -> tuple[str, ...]:
@@ -114,50 +91,53 @@ def check_test_turns(turns: TurnSet, collections: Mapping[str, Collection], sett
                         len(unknown), len(relevant), of_set, unknown[0])  # fmt: skip
 
 
-def make_evaluation(
-    settings: Settings,
-    turns: TurnSet,
-    collections: Mapping[str, Collection],
-    base: ModelSpec | None,
-    generator: ModelSpec | None,
-    trained: Mapping[str, Stage],
-) -> Stage:
-    """Complete the stage, and print the table.
+def trained_systems(run: Run) -> dict[str, Stage]:
+    """The systems that the run trains -> the stage that made the adapter of each."""
+    rounds = run.settings.train.rounds
+    stages = {"sft": "round-1/sft"} | {f"dpo-{n}": f"round-{n}/dpo" for n in range(1, rounds)}
+    stages["dpo"] = f"round-{rounds}/dpo"
+    chosen = run.settings.evaluation.systems
+    return {name: load_stage(run.path, stage) for name, stage in stages.items() if name.split("-")[0] in chosen}
 
-    Args:
-        settings: of the run.
-        turns: the held-out turns.
-        collections: data set -> its collection.
-        base: the untrained rewriter; None where no system needs one.
-        generator: the model that answers; None without answers.
-        trained: system -> the complete training stage that made its adapter.
-    """
-    systems = Systems(select_systems(settings, trained, turns.turns), base, trained)
-    stage = evaluation_stage(settings, turns, collections, generator, systems)
+
+def make_evaluation(run: Run) -> Stage:
+    """Complete the stage, and print the table."""
+    settings, turns, trained = run.settings, run.test_turns, trained_systems(run)
+    systems = select_systems(settings, trained, turns.turns)
+    stage = evaluation_stage(run, systems, trained)
+    adapters = {
+        name: str(trained[name].folder / "adapter") if name in trained else run.base.adapter
+        for name in systems
+        if name in trained or name in UNTRAINED
+    }
 
     def load_worker():
-        retriever = PerDatasetRetriever(settings.retrieval, collections)
-        rewriter, scorer = load_models(settings, systems, generator, collections)
-        queries_of = query_functions(settings, systems, rewriter)
-        others = turns_of_others(list(turns))
+        retriever = PerDatasetRetriever(settings.retrieval, run.collections)
+        rewriter, scorer = load_models(run, adapters)
+        queries_of = query_functions(settings.rewriter, adapters, rewriter)
+        other_turns = turns_of_others(turns.turns)
+
+        def search(batch: list[Turn], queries: Sequence[str], k: int) -> list[Sequence[Hit]]:
+            return retriever.search([(turn.dataset, query) for turn, query in zip(batch, queries, strict=True)], k)
 
         def evaluate(batch: list[Turn]) -> list[EvaluationRecord]:
             results: dict[str, list[SystemResult]] = {}
-            for name in systems.names:
+            for name in systems:
                 queries, rewrites = queries_of[name](batch)
-                datasets = [turn.dataset for turn in batch]
-                hits = retriever.search(list(zip(datasets, queries, strict=True)), settings.retrieval.depth)
+                rankings = search(batch, queries, settings.retrieval.depth)
                 results[name] = [
                     SystemResult(query, tuple(ranking), rewrite if rewrite != query else None)
-                    for query, rewrite, ranking in zip(queries, rewrites, hits, strict=True)
+                    for query, rewrite, ranking in zip(queries, rewrites, rankings, strict=True)
                 ]
             shuffled: list[float | None] = [None] * len(batch)
             if scorer is not None:
-                questions = [(turn.dataset, others[turn.id].question if turn.id in others else "") for turn in batch]
-                hits = retriever.search(questions, settings.retrieval.k)
-                results, shuffled = scorer.add(batch, results, hits)
+                others = [other_turns[turn.id].question if turn.id in other_turns else "" for turn in batch]
+                rankings = search(batch, others, settings.retrieval.k)
+                controls = [SystemResult(t.question, tuple(r)) for t, r in zip(batch, rankings, strict=True)]
+                results = scorer.add(batch, results | {SHUFFLED: controls})
+                shuffled = [result.reward for result in results[SHUFFLED]]
             return [
-                EvaluationRecord(turn.id, {name: results[name][i] for name in systems.names}, shuffled[i])
+                EvaluationRecord(turn.id, {name: results[name][i] for name in systems}, shuffled[i])
                 for i, turn in enumerate(batch)
             ]
 
@@ -165,68 +145,64 @@ def make_evaluation(
 
     run_stage(stage, turns, BATCH_SIZE, load_worker, summarize)
     if process()[0] == 0:
-        write_tables(stage, settings, turns, systems.names)
+        write_tables(stage, settings, turns.turns, systems)
     wait_for_all()
     return stage
 
 
-def evaluation_stage(
-    settings: Settings,
-    turns: TurnSet,
-    collections: Mapping[str, Collection],
-    generator: ModelSpec | None,
-    systems: Systems,
-) -> Stage:
+def evaluation_stage(run: Run, systems: Sequence[str], trained: Mapping[str, Stage]) -> Stage:
     """The stage with the settings and inputs that decide its records."""
-    options, rule, answers = settings.rewriter, settings.scoring, settings.evaluation.answers
+    settings, rule = run.settings, run.settings.scoring
     decided: dict[str, Any] = {
-        "systems": list(systems.names),
-        "answers": answers,
-        "retrieval": ranking_config(settings.retrieval, collections),
+        "systems": list(systems),
+        "answers": settings.evaluation.answers,
+        "retrieval": ranking_config(settings.retrieval, run.collections),
     }
-    inputs: dict[str, Any] = {"turns": turns.fingerprint, "corpus": identities_of(collections)}
-    if answers:
+    inputs: dict[str, Any] = {"turns": run.test_turns.fingerprint, "corpus": identities_of(run.collections)}
+    if settings.evaluation.answers:
         decided["scoring"] = {"alpha": rule.alpha, "fallback": rule.fallback, "fallback_by": rule.fallback_by}
         decided["scoring"] |= relevant_settings(rule)
         limits = ("max_new_tokens", "document_tokens", "history_tokens")
         decided["generator"] = {name: getattr(settings.generator, name) for name in limits}
-        inputs["generator"] = generator.fingerprint
+        inputs["generator"] = run.generator.fingerprint
         if needs_seper(component_rewards(rule)):
             inputs["entailment"] = ModelSpec(rule.entailment).fingerprint
-    if systems.rewriters:
+    if any(name in trained or name in UNTRAINED for name in systems):
         names = ("instruction", "max_new_tokens", "history_messages", "history_words", "query", "question_weight")
-        decided["rewriter"] = {name: getattr(options, name) for name in names}
-        inputs["model"] = systems.base.fingerprint
-    if "base_examples" in systems.names:
-        decided["rewriter"]["examples"] = asdict(options)["examples"]
-    inputs |= {name: systems.trained[name].identity for name in systems.names if name in systems.trained}
-    return Stage(settings.run.path, NAME, decided, inputs, EvaluationRecord)
+        decided["rewriter"] = {name: getattr(settings.rewriter, name) for name in names}
+        inputs["model"] = run.base.fingerprint
+    if "base_examples" in systems:
+        decided["rewriter"]["examples"] = asdict(settings.rewriter)["examples"]
+    inputs |= {name: trained[name].identity for name in systems if name in trained}
+    return Stage(run.path, EVALUATION, decided, inputs, EvaluationRecord)
 
 
-def load_models(
-    settings: Settings, systems: Systems, generator: ModelSpec | None, collections: Mapping[str, Collection]
-) -> tuple[LanguageModel | None, ResultScorer | None]:
+def load_models(run: Run, adapters: Mapping[str, str | None]) -> tuple[LanguageModel | None, ResultScorer | None]:
     """The rewriter with all adapters, and what answers and scores; one base model where both are the same. None where
-    there is nothing to rewrite, or to read."""
-    rewriter = scorer = None
-    if systems.rewriters:
-        adapters = {"base": systems.base.adapter} if systems.base.adapter else {}
-        adapters |= {name: str(stage.folder / "adapter") for name, stage in systems.trained.items()}
-        rewriter = load_with_adapters(systems.base, adapters)
+    there is nothing to rewrite, or to read.
+
+    Args:
+        run: the run.
+        adapters: system that is a language model -> its adapter; None for the bare model.
+    """
+    settings = run.settings
+    rewriter = shared = scorer = None
+    if adapters:
+        rewriter = load_with_adapters(run.base, {name: folder for name, folder in adapters.items() if folder})
         check_room(rewriter, settings.rewriter.max_new_tokens, "rewriter.max_new_tokens")
     if settings.evaluation.answers:
-        shared = rewriter if rewriter is not None and generator == replace(systems.base, adapter=None) else None
+        if rewriter is not None and run.generator == replace(run.base, adapter=None):
+            shared = rewriter
         names = [*component_rewards(settings.scoring), "key_entropy"]
-        built = build_scorer(generator, settings.scoring, settings.generator, names, settings.run.seed, shared)
-        scorer = ResultScorer(built, collections, settings.retrieval.k, shared)
+        built = build_scorer(run.generator, settings.scoring, settings.generator, names, settings.run.seed, shared)
+        scorer = ResultScorer(built, run.collections, settings.retrieval.k, shared)
     return rewriter, scorer
 
 
 def query_functions(
-    settings: Settings, systems: Systems, lm: LanguageModel | None
+    options: RewriterSettings, adapters: Mapping[str, str | None], lm: LanguageModel | None
 ) -> dict[str, Callable[[list[Turn]], tuple[list[str], list[str]]]]:
     """For each system a function from turns to search queries and rewrites."""
-    options = settings.rewriter
 
     def as_they_are(text_of: Callable[[Turn], str]):
         return lambda turns: ([text_of(turn) for turn in turns],) * 2
@@ -235,7 +211,7 @@ def query_functions(
         prompt = RewritePrompt.of(options, examples=name == "base_examples")
 
         def rewrite(turns: list[Turn]) -> tuple[list[str], list[str]]:
-            with lm.using(systems.adapter_of(name)):
+            with lm.using(name if adapters[name] else None):
                 rewrites = greedy_rewrites(lm, turns, options, prompt)
             pairs = zip(turns, rewrites, strict=True)
             return [search_query(turn.question, text, options) for turn, text in pairs], rewrites
@@ -246,7 +222,7 @@ def query_functions(
         "original": as_they_are(lambda turn: turn.question),
         "history": as_they_are(lambda turn: user_turns(turn.history, turn.question)),
         "reference": as_they_are(lambda turn: turn.rewrite or turn.question),
-    } | {name: rewritten(name) for name in systems.rewriters}
+    } | {name: rewritten(name) for name in adapters}
 
 
 def summarize(records: Iterable[EvaluationRecord]) -> dict[str, Any]:

@@ -5,14 +5,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from core.language_model import LanguageModel
-from core.records import Candidate, Hit, Score, SystemResult, Turn
+from core.records import Candidate, Score, SystemResult, Turn
 from retrieval.collection import Collection
 from scoring.combine import combine
 from scoring.registry import component_rewards
 from scoring.scorer import Scorer
 from scoring.scores import reward_input_of
 
-SHUFFLED = "shuffled"  # documents that were retrieved for another conversation
 Results = dict[str, list[SystemResult]]  # system -> result of each turn
 
 
@@ -46,70 +45,44 @@ class ResultScorer:
     k: int
     shared: LanguageModel | None = None
 
-    def add(
-        self, turns: Sequence[Turn], results: Results, shuffled: Sequence[Sequence[Hit]]
-    ) -> tuple[Results, list[float | None]]:
-        """Answer and score each turn from the documents of each system; equal lists are read once.
-
-        Args:
-            turns: of a batch.
-            results: of each system for them.
-            shuffled: for each turn the documents of another conversation; empty where there are none.
-
-        Where nothing was retrieved, the answer is empty and there is no reward.
-
-        Returns:
-            The results with `answer`, `key_entropy` and `reward`, and for each turn the reward of `shuffled`.
-        """
-        lists = {
-            name: [Candidate(r.rewrite or r.query, r.query, documents=r.hits[: self.k]) for r in column]
-            for name, column in results.items()
-        }
-        lists[SHUFFLED] = [
-            Candidate(turn.question, turn.question, documents=tuple(hits[: self.k]))
-            for turn, hits in zip(turns, shuffled, strict=True)
-        ]
+    def add(self, turns: Sequence[Turn], results: Results) -> Results:
+        """The results of a batch of turns with `answer`, `key_entropy` and `reward`; equal document lists are read
+        once. Where nothing was retrieved, the answer is empty and there is no reward."""
         rule = self.scorer.rule
         reward_pass, answer_pass = (rule.answer, rule.question), ("generated", "conversation")
-        rewards_of_pass = {reward_pass: component_rewards(rule)}
+        rewards = {reward_pass: component_rewards(rule)}
         # The pass of a GROGU reward of generated answers has the answers too.
-        rewards_of_pass[answer_pass] = list(dict.fromkeys([*rewards_of_pass.get(answer_pass, []), "key_entropy"]))
-        scores = {key: self._scores(turns, lists, *key, names) for key, names in rewards_of_pass.items()}
-        answered, rewarded = scores[answer_pass], scores[reward_pass]
-        values: dict[str, list[float | None]] = {name: [] for name in lists}
-        for i in range(len(turns)):
-            combined = combine([rewarded[name][i] for name in lists], rule)
-            for name, score in zip(lists, combined, strict=True):
-                values[name].append(score.value)
-        scored = {
+        rewards[answer_pass] = list(dict.fromkeys([*rewards.get(answer_pass, []), "key_entropy"]))
+        scores = {key: self._scores(turns, results, *key, names) for key, names in rewards.items()}
+        combined = [combine([scores[reward_pass][name][i] for name in results], rule) for i in range(len(turns))]
+        return {
             name: [
                 replace(
                     result,
-                    answer=answered[name][i]["key_entropy"].answer,
-                    key_entropy=answered[name][i]["key_entropy"].value,
-                    reward=values[name][i],
+                    answer=scores[answer_pass][name][i]["key_entropy"].answer,
+                    key_entropy=scores[answer_pass][name][i]["key_entropy"].value,
+                    reward=combined[i][number].value,
                 )
                 for i, result in enumerate(column)
             ]
-            for name, column in results.items()
+            for number, (name, column) in enumerate(results.items())
         }
-        return scored, values[SHUFFLED]
 
     def _scores(
-        self,
-        turns: Sequence[Turn],
-        lists: Mapping[str, Sequence[Candidate]],
-        answer: str,
-        question: str,
-        rewards: Sequence[str],
+        self, turns: Sequence[Turn], results: Results, answer: str, question: str, rewards: Sequence[str]
     ) -> dict[str, list[dict[str, Score]]]:
-        """Some rewards of the lists of each system: system -> for each turn, reward -> score."""
+        """Some rewards of the documents of each system: system -> for each turn, reward -> score."""
         items = [
-            reward_input_of(turn, candidate, question, self.collections[turn.dataset])
-            for column in lists.values()
-            for turn, candidate in zip(turns, column, strict=True)
+            reward_input_of(
+                turn,
+                Candidate(result.rewrite or result.query, result.query, documents=result.hits[: self.k]),
+                question,
+                self.collections[turn.dataset],
+            )
+            for column in results.values()
+            for turn, result in zip(turns, column, strict=True)
         ]
         scorer = replace(self.scorer, rule=replace(self.scorer.rule, answer=answer))
         with self.shared.using(None) if self.shared else nullcontext():
             scores = iter(scorer.scores(items, rewards))
-        return {name: [next(scores) for _ in turns] for name in lists}
+        return {name: [next(scores) for _ in turns] for name in results}

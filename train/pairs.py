@@ -13,10 +13,9 @@ from core.distributed import process, wait_for_all
 from core.errors import InputError
 from core.progress import log
 from core.records import Candidate, Pair, Turn, TurnRecord
-from core.settings import PairSettings, RunSettings
 from core.stages import Stage
-from rewriter.conversations import TurnSet
 from rewriter.prompts import RewritePrompt, normalized
+from train.run import Run
 
 CURES = {
     "fewer than two scored candidates": "raise `rewriter.n` or `rewriter.temperature`, or see the scores' errors",
@@ -75,18 +74,9 @@ def select_pairs(
             dropped[chosen] += 1
             continue
         best, worst = chosen
-        pairs.append(
-            Pair(
-                id=turn.id,
-                prompt=prompt.messages(turn.history, turn.question),
-                chosen=[{"role": "assistant", "content": best.text}],
-                rejected=[{"role": "assistant", "content": worst.text}],
-                score_chosen=best.score,
-                score_rejected=worst.score,
-                gap=best.score - worst.score,
-                reward=reward,
-            )
-        )
+        asked = prompt.messages(turn.history, turn.question)
+        sides = [[{"role": "assistant", "content": candidate.text}] for candidate in chosen]
+        pairs.append(Pair(turn.id, asked, *sides, best.score, worst.score, best.score - worst.score, reward))
     smallest = sorted(pairs, key=lambda pair: (pair.gap, pair.id))[: math.floor(drop_fraction * len(pairs))]
     small = {pair.id for pair in smallest}
     below = {pair.id for pair in pairs if pair.id not in small and pair.gap < min_gap}
@@ -94,40 +84,29 @@ def select_pairs(
     return [pair for pair in pairs if pair.id not in small | below], +dropped
 
 
-def make_pairs(
-    run: RunSettings,
-    name: str,
-    scores: Stage,
-    turns: TurnSet,
-    options: PairSettings,
-    reward: str,
-    prompt: RewritePrompt,
-) -> Stage:
+def make_pairs(run: Run, name: str, scores: Stage) -> Stage:
     """Complete the stage.
 
     Args:
         run: the run.
         name: of the stage.
         scores: the complete stage before.
-        turns: the training turns.
-        options: which pairs are kept.
-        reward: name of the reward.
-        prompt: how the trained rewriter is asked for a rewrite.
 
     Raises:
         InputError: no pair is left; gives the reasons and what to change.
     """
-    settings = asdict(options) | asdict(prompt)
+    turns, options, prompt = run.train_turns, run.settings.pairs, RewritePrompt.of(run.settings.rewriter)
     inputs = {"scores": scores.identity, "turns": turns.fingerprint}
-    stage = Stage(run.path, name, settings, inputs, Pair)
+    stage = Stage(run.path, name, asdict(options) | asdict(prompt), inputs, Pair)
     complete = stage.complete
     wait_for_all()  # rank 0 must not complete the stage before every process has looked
     if complete:
         stage.check_files()
-        log.info("%s: complete, nothing to do (%s)", stage.name, stage.folder)
+        log.info("%s: complete, nothing to do (%s)", name, stage.folder)
         return stage
     if process()[0] == 0:
         scored = ((turns.by_id[record.id], record) for record in scores)
+        reward = run.settings.scoring.reward
         pairs, dropped = select_pairs(scored, options.drop_fraction, options.min_gap, reward, prompt)
         reasons = ", ".join(f"{number} {reason}" for reason, number in dropped.items())
         if not pairs:
@@ -136,8 +115,7 @@ def make_pairs(
         stage.write(pairs)
         mean_gap = fmean(pair.gap for pair in pairs)
         stage.finish({"total": len(pairs), "turns": len(turns), "dropped": dict(dropped), "mean_gap": mean_gap})
-        log.info(
-            "%s: kept %d of %d turns (%s) -> %s", name, len(pairs), len(turns), reasons or "none dropped", stage.folder
-        )
+        reasons = reasons or "none dropped"
+        log.info("%s: kept %d of %d turns (%s) -> %s", name, len(pairs), len(turns), reasons, stage.folder)
     wait_for_all()
     return stage

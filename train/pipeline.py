@@ -9,7 +9,7 @@
     round-2/...         the same without sft, sampled from the rewriter of the round before
     evaluation          all rewriters on held-out turns             train/evaluation.py
 
-A stage receives what it needs; nothing below this module sees all settings.
+A stage of another package receives what it needs; those of `train/` that need most of the settings receive the run.
 """
 
 import json
@@ -28,47 +28,30 @@ from core.distributed import lock_run_dir, process, wait_for_all
 from core.errors import InputError, nearest
 from core.progress import log, peak_memory_mb
 from core.records import Pair, TurnRecord
-from core.settings import ROUND_STAGES, Settings
+from core.settings import Settings
 from core.stages import Stage, load_stage
 from retrieval.rankings import make_rankings
 from rewriter.candidates import make_candidates
-from rewriter.prompts import RewritePrompt
 from scoring.scorer import check_scoring
 from scoring.scores import make_scores
-from train.evaluation import UNTRAINED, check_test_turns, make_evaluation
+from train.evaluation import check_test_turns, make_evaluation
 from train.pairs import make_pairs
 from train.policy import check_lora
 from train.preference_training import train_dpo
 from train.report.page import write_report
-from train.run import RUN_FILE, Run, prepare_data, report_input
+from train.run import EVALUATION, RUN_FILE, Run, prepare_data, stage_names
 from train.sft import train_sft
 from train.tracking import RunTracker, check_trackers
 from train.trainer_config import trainer_config
 
-EVALUATION, BACKUP = "evaluation", ".before"
-
-
-def stage_names(rounds: int) -> list[str]:
-    """The names of all stages, in order."""
-    names = [
-        f"round-{number}/{name}"
-        for number in range(1, rounds + 1)
-        for name in ROUND_STAGES
-        if number == 1 or name != "sft"
-    ]
-    return [*names, EVALUATION]
+BACKUP = ".before"
 
 
 def make_stage(run: Run, stage: str) -> Stage:
-    """Complete one stage. The stages before it must be complete.
-
-    Args:
-        run: the run.
-        stage: one of `stage_names`.
-    """
+    """Complete one of `stage_names`. The stages before it must be complete."""
     settings = run.settings
     if stage == EVALUATION:
-        return evaluate(run)
+        return make_evaluation(run)
     number, name = int(stage.split("/")[0].removeprefix("round-")), stage.split("/")[1]
     previous = f"round-{number - 1}/dpo"
 
@@ -90,37 +73,13 @@ def make_stage(run: Run, stage: str) -> Stage:
             settings.generator, run.generator,
         )  # fmt: skip
     if name == "pairs":
-        prompt = RewritePrompt.of(settings.rewriter)
-        return make_pairs(
-            settings.run, stage, load("scores", TurnRecord), run.train_turns, settings.pairs, settings.scoring.reward,
-            prompt,
-        )  # fmt: skip
+        return make_pairs(run, stage, load("scores", TurnRecord))
     if name == "sft":
-        return train_sft(
-            settings.run, stage, load("pairs", Pair), run.base, settings.sft, settings.lora, settings.rewriter,
-            run.callbacks(stage),
-        )  # fmt: skip
+        return train_sft(run, stage, load("pairs", Pair))
     first = 1 if settings.train.learn_from == "all" else number
     pairs = {f"round-{i}/pairs": load("pairs", Pair, i) for i in range(first, number + 1)}
     start = previous if number > 1 and settings.train.start_from == "last" else "round-1/sft"
-    return train_dpo(
-        settings.run, stage, pairs, load_stage(run.path, start), run.trained(start), settings.dpo, settings.rewriter,
-        run.callbacks(stage),
-    )  # fmt: skip
-
-
-def evaluate(run: Run) -> Stage:
-    """Complete the stage `evaluation`: every rewriter of the run beside queries that need none."""
-    rounds = run.settings.train.rounds
-    stages = {"sft": "round-1/sft"} | {f"dpo-{n}": f"round-{n}/dpo" for n in range(1, rounds)}
-    stages["dpo"] = f"round-{rounds}/dpo"
-    systems = run.settings.evaluation.systems
-    trained = {
-        system: load_stage(run.path, stage) for system, stage in stages.items() if system.split("-")[0] in systems
-    }
-    base = run.base if {*systems} & {*UNTRAINED, *stages} else None
-    generator = run.generator if run.settings.evaluation.answers else None
-    return make_evaluation(run.settings, run.test_turns, run.collections, base, generator, trained)
+    return train_dpo(run, stage, pairs, load_stage(run.path, start))
 
 
 def check_inputs(run: Run, stages: Sequence[str]) -> None:
@@ -169,11 +128,7 @@ def selected_stages(settings: Settings) -> list[str]:
 
 
 def stage_named(names: Sequence[str], key: str, value: str | None) -> str | None:
-    """A stage by its name; a name without its round is that of the first round.
-
-    Raises:
-        InputError: there is no such stage; names the nearest.
-    """
+    """A stage by its name; a name without its round is that of the first round."""
     if value is None or value in names:
         return value
     if f"round-1/{value}" in names:
@@ -181,12 +136,12 @@ def stage_named(names: Sequence[str], key: str, value: str | None) -> str | None
     raise InputError(f"`run.{key}`: there is no stage `{value}`; {nearest(value, list(names))}")
 
 
-def set_aside(run: Run, stages: Sequence[str]) -> None:
+def set_aside(run_dir: Path, stages: Sequence[str]) -> None:
     """Move stages out of the way (`run.redo_from`); they are kept until the run has ended well."""
     if process()[0] == 0:
-        backup = run.path / BACKUP
+        backup = run_dir / BACKUP
         for name in stages:
-            folder = run.path / name
+            folder = run_dir / name
             if (folder / "manifest.json").exists():
                 shutil.rmtree(backup / name, ignore_errors=True)
                 (backup / name).parent.mkdir(parents=True, exist_ok=True)
@@ -196,19 +151,6 @@ def set_aside(run: Run, stages: Sequence[str]) -> None:
     wait_for_all()
 
 
-def check_version(run_dir: Path) -> None:
-    """Refuse the folder of a run that an older version made.
-
-    Raises:
-        InputError: its stages are not in rounds.
-    """
-    if (run_dir / "candidates" / "plan.json").exists() or (run_dir / "candidates" / "manifest.json").exists():
-        raise InputError(
-            f"{run_dir} was made by an older version, whose stages are not in `round-1/`; use another `--run.dir`, or "
-            "remove it."
-        )
-
-
 def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None) -> None:
     """Complete all stages, or those that `run.until` or `run.only` select.
 
@@ -216,40 +158,39 @@ def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None
         settings: the settings.
         sources: the data sets; made from the settings when not given.
     """
-    start, stages = time.monotonic(), selected_stages(settings)
+    start, stages, run_dir = time.monotonic(), selected_stages(settings), settings.run.path
     use_cores(settings.run.threads)
-    lock_run_dir(settings.run.path)
-    check_version(settings.run.path)
+    lock_run_dir(run_dir)
     log.info("settings: %s", json.dumps(asdict(settings)))
     command = shlex.join(sys.argv)
     if process()[0] == 0:
-        write_json(settings.run.path / RUN_FILE, {"command": command, "settings": asdict(settings)})
-    run = Run(settings, prepare_data(settings) if sources is None else sources)
+        write_json(run_dir / RUN_FILE, {"command": command, "settings": asdict(settings)})
+    run = Run(settings, prepare_data(settings) if sources is None else sources, command)
     check_inputs(run, stages)
     names = stage_names(settings.train.rounds)
     redo_from = stage_named(names, "redo_from", settings.run.redo_from)
     if redo_from:
-        set_aside(run, names[names.index(redo_from) :])
-    tracker = run.tracker = RunTracker(run.path, settings.train.report_to)
+        set_aside(run_dir, names[names.index(redo_from) :])
+    tracker = run.tracker = RunTracker(run_dir, settings.train.report_to)
     for name in stages:
-        tracker.log_stage(make_stage(run, name))
+        manifest = make_stage(run, name).manifest
+        tracker.log(name, manifest["counts"] | {"seconds": manifest["seconds"]})
     if stages[-1] == EVALUATION:
-        tracker.log(EVALUATION, read_json(run.path / EVALUATION / "metrics.json", "systems")["systems"])
+        tracker.log(EVALUATION, read_json(run_dir / EVALUATION / "metrics.json", "systems")["systems"])
     tracker.finish()
     if process()[0] == 0:
-        shutil.rmtree(run.path / BACKUP, ignore_errors=True)
-        publish_adapter(run, names[-2])
-        write_report(run.path / "report.html", [report_input(run, command)], settings.report.examples)
-    log.info("total: %.0f s, peak memory %.0f MB -> %s", time.monotonic() - start, peak_memory_mb(), run.path)
+        shutil.rmtree(run_dir / BACKUP, ignore_errors=True)
+        if (run_dir / names[-2] / "manifest.json").exists():
+            copy_folder(run_dir / names[-2] / "adapter", run_dir / "adapter")
+            log.info("to use it: %s", shlex.join(["python", "-m", "rewriter", str(run_dir)]))
+        write_report(run_dir / "report.html", [run], settings.report.examples)
+    log.info("total: %.0f s, peak memory %.0f MB -> %s", time.monotonic() - start, peak_memory_mb(), run_dir)
 
 
-def publish_adapter(run: Run, stage: str) -> None:
-    """Copy the adapter of the last training stage to `<run>/adapter`, once that stage is complete."""
-    if not (run.path / stage / "manifest.json").exists():
-        return
-    target, temporary = run.path / "adapter", run.path / ".adapter"
+def copy_folder(source: Path, target: Path) -> None:
+    """Replace a folder by a copy of another; the copy is complete or does not exist."""
+    temporary = target.with_name(f".{target.name}")
     shutil.rmtree(temporary, ignore_errors=True)
-    shutil.copytree(run.path / stage / "adapter", temporary)
+    shutil.copytree(source, temporary)
     shutil.rmtree(target, ignore_errors=True)
     temporary.rename(target)
-    log.info("to use it: %s", shlex.join(["python", "-m", "rewriter", str(run.path)]))

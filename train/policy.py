@@ -1,4 +1,4 @@
-"""The model that is trained: a base model with a LoRA adapter, and for DPO its frozen copy as the reference."""
+"""The model that is trained: a base model with a LoRA adapter."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ from train.trainer_config import lora_config
 
 
 def new_policy(model: ModelSpec, lora: dict[str, Any], seed: int) -> tuple[PeftModel, PreTrainedTokenizerBase]:
-    """The base model with a trainable LoRA adapter: a new one, or the model's own adapter to continue with.
+    """The base model with a trainable LoRA adapter, and its tokenizer.
 
     Args:
-        model: the rewriter.
+        model: the rewriter; training continues with its own adapter where it has one.
         lora: the `lora` settings.
         seed: of the new adapter's weights.
     """
@@ -26,11 +26,7 @@ def new_policy(model: ModelSpec, lora: dict[str, Any], seed: int) -> tuple[PeftM
 
 
 def add_lora(model: PreTrainedModel, name: str, lora: dict[str, Any]) -> PeftModel:
-    """The model with a new adapter.
-
-    Raises:
-        InputError: PEFT finds no place for it, or refuses a value of the `lora` section.
-    """
+    """The model with a new adapter; raises an `InputError` where PEFT finds no place for it."""
     config = lora_config(lora)
     try:
         return get_peft_model(model, config)
@@ -52,21 +48,3 @@ def check_lora(model: ModelSpec, lora: dict[str, Any]) -> None:
         raise InputError(f"`rewriter.model`: {model.name} cannot be read: {first_line(error)}") from error
     with torch.device("meta"):
         add_lora(AutoModelForCausalLM.from_config(config), model.name, lora)
-
-
-def check_reference(model: PeftModel) -> None:
-    """Make sure that the reference adapter is a frozen copy of the policy's.
-
-    Raises:
-        InputError: it is missing, trainable or different; names the first such weight.
-    """
-    weights = dict(model.named_parameters())
-    policy = {name: weight for name, weight in weights.items() if ".default." in name}
-    for name, weight in policy.items():
-        copy = weights.get(name.replace(".default.", ".ref."))
-        if copy is None or copy.requires_grad or not torch.equal(copy, weight):
-            raise InputError(
-                f"the reference is not a frozen copy of the policy's adapter (`{name}`); check trl and peft."
-            )
-    if not policy:
-        raise InputError("the policy has no adapter weights; check `lora.target_modules`.")

@@ -22,17 +22,11 @@ MEASURES = {
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in lower case."""
     return re.findall(r"\w+", text.lower())
 
 
 def measure_query(turn: Turn, result: SystemResult) -> dict[str, float]:
-    """The measures of `MEASURES` for one query, but for `distinct`.
-
-    Args:
-        turn: with the conversation.
-        result: of a system for it; its rewrite is measured where it is not the whole query.
-    """
+    """The measures of `MEASURES` for one query, but for `distinct`; of the rewrite where it is not the whole query."""
     text = result.rewrite or result.query
     words = words_of(text)
     conversation = {*words_of(turn.question), *(w for m in turn.history for w in words_of(m["content"]))}
@@ -49,12 +43,7 @@ def measure_query(turn: Turn, result: SystemResult) -> dict[str, float]:
 
 
 def measure_queries(turns: Sequence[Turn], results: Sequence[SystemResult]) -> dict[str, float]:
-    """The measures of `MEASURES`: means over the queries of a system.
-
-    Args:
-        turns: at least one.
-        results: of the system, for each turn.
-    """
+    """The measures of `MEASURES`: means over the queries of a system for at least one turn."""
     rows = [measure_query(turn, result) for turn, result in zip(turns, results, strict=True)]
     distinct = len({normalized(result.rewrite or result.query) for result in results}) / len(results)
     return {name: fmean(row[name] for row in rows) for name in rows[0]} | {"distinct": distinct}

@@ -1,7 +1,8 @@
 """From evaluation records to figures: measures per turn, means by system and part, comparisons, files, table."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -38,72 +39,75 @@ PerTurn = dict[str, dict[str, dict[str, float]]]  # system -> measure -> turn ->
 
 
 def measure_all(
-    turns: Sequence[Turn], records: dict[str, EvaluationRecord], systems: Sequence[str], reward: str
+    turns: Sequence[Turn], records: Mapping[str, EvaluationRecord], systems: Sequence[str], reward: str
 ) -> PerTurn:
     """Every measure of every system for every turn that has the labels for it; the run's reward is named `reward`."""
     qrels = {turn.id: turn.relevant for turn in turns}
     values: PerTurn = {}
     for name in systems:
         results = {turn.id: records[turn.id].systems[name] for turn in turns}
-        rankings = {turn: list(result.hits) for turn, result in results.items()}
-        values[name] = per_query(qrels, strict_run(rankings), DEFAULT)
-        values[name][STATEMENTS] = {
-            turn: float(states_answer(result.rewrite or result.query)) for turn, result in results.items()
-        }
-        answered = [turn for turn in turns if results[turn.id].answer is not None]
-        if answered:
-            for measure, function in ANSWER_MEASURES.items():
-                values[name][measure] = {
-                    turn.id: function(results[turn.id].answer, turn.answers) for turn in answered if turn.answers
-                }
-            values[name]["key_entropy"] = {
-                turn: result.key_entropy for turn, result in results.items() if result.key_entropy is not None
-            }
-            values[name][reward] = {
-                turn: result.reward for turn, result in results.items() if result.reward is not None
-            }
+        measures = per_query(qrels, strict_run({turn: list(r.hits) for turn, r in results.items()}), DEFAULT)
+        measures[STATEMENTS] = {turn: float(states_answer(r.rewrite or r.query)) for turn, r in results.items()}
+        answered = [turn for turn in turns if turn.answers and results[turn.id].answer is not None]
+        for measure, function in ANSWER_MEASURES.items():
+            measures[measure] = {turn.id: function(results[turn.id].answer, turn.answers) for turn in answered}
+        measures["key_entropy"] = {t: r.key_entropy for t, r in results.items() if r.key_entropy is not None}
+        measures[reward] = {turn: r.reward for turn, r in results.items() if r.reward is not None}
+        values[name] = measures
     return values
 
 
-def mean(values: dict[str, float]) -> float | None:
-    return sum(values.values()) / len(values) if values else None
+def mean(values: Iterable[float]) -> float | None:
+    values = list(values)
+    return sum(values) / len(values) if values else None
 
 
-def figures(
-    values: PerTurn, turns: Sequence[Turn], records: dict[str, EvaluationRecord], settings: Settings
-) -> dict[str, Any]:
-    """What `metrics.json` holds: counts, means with intervals by system, means by data set, kind of turn and depth,
-    comparisons, and what the queries look like."""
-    groups, reward = {turn.id: turn.group for turn in turns}, reward_label(settings.scoring)
-    resamples, seed = settings.evaluation.resamples, settings.run.seed
-    judged = sum(any(grade >= 1 for grade in turn.relevant.values()) for turn in turns)
-    systems = {name: {m: mean(v) for m, v in measures.items() if v} for name, measures in values.items()}
-    comparisons = [
+def compare_systems(
+    values: PerTurn, measures: Sequence[str], groups: Mapping[str, str], resamples: int, seed: int = 0
+) -> list[dict[str, Any]]:
+    """The rows of `COMPARED` that were measured on the same turns; see `retrieval.metrics.compare`."""
+    return [
         {"a": a, "b": b, "metric": measure}
         | asdict(compare(values[a][measure], values[b][measure], groups, resamples, seed))
         for a, b in COMPARED
         if a in values and b in values
-        for measure in (*SHOWN, reward)
+        for measure in measures
         if values[a].get(measure) and values[a][measure].keys() == values[b][measure].keys()
     ]
+
+
+def figures(
+    values: PerTurn, turns: Sequence[Turn], records: Mapping[str, EvaluationRecord], settings: Settings
+) -> dict[str, Any]:
+    """What `metrics.json` holds: counts, means with intervals by system, means by data set, kind of turn and depth,
+    comparisons, and what the queries look like."""
+    groups, reward = {turn.id: turn.group for turn in turns}, reward_label(settings.scoring)
+    resamples, seed, shown = settings.evaluation.resamples, settings.run.seed, (*SHOWN, reward)
+    sets = list(dict.fromkeys(turn.dataset for turn in turns))
+    every_measure = list(dict.fromkeys(measure for measures in values.values() for measure in measures))
+    judged = sum(any(grade >= 1 for grade in turn.relevant.values()) for turn in turns)
+    shuffled = (records[turn.id].shuffled_reward for turn in turns)
     return {
         "turns": {"evaluated": judged, "total": len(turns), "answered": sum(bool(turn.answers) for turn in turns)},
         "retriever": asdict(settings.retrieval),
         "pooled": settings.data.pool is not None,
         "evaluated_on": settings.data.evaluate_on,
-        "systems": systems,
-        "intervals": {
-            name: {m: mean_interval(measures[m], groups, resamples, seed) for m in (*SHOWN, reward) if measures.get(m)}
+        "systems": {
+            name: {m: mean(of_turn.values()) for m, of_turn in measures.items() if of_turn}
             for name, measures in values.items()
         },
-        "by_dataset": by_dataset(values, turns),
-        "by_kind": split(values, {turn.id: turn.kind for turn in turns}, KINDS, SPLIT),
-        "by_depth": split(values, {turn.id: depth_of(turn) for turn in turns}, DEPTHS, SPLIT),
-        "comparisons": comparisons,
+        "intervals": {
+            name: {m: mean_interval(measures[m], groups, resamples, seed) for m in shown if measures.get(m)}
+            for name, measures in values.items()
+        },
+        "by_dataset": split(values, [(turn.id, turn.dataset) for turn in turns], sets, every_measure)
+        if len(sets) > 1
+        else {},
+        "by_kind": split(values, [(turn.id, turn.kind) for turn in turns], KINDS, SPLIT),
+        "by_depth": split(values, [(turn.id, depth_of(turn)) for turn in turns], DEPTHS, SPLIT),
+        "comparisons": compare_systems(values, shown, groups, resamples, seed),
         "reward": reward,
-        "shuffled_reward": mean(
-            {each.id: each.shuffled_reward for each in records.values() if each.shuffled_reward is not None}
-        ),
+        "shuffled_reward": mean(value for value in shuffled if value is not None),
         "queries": {
             name: measure_queries(turns, [records[turn.id].systems[name] for turn in turns]) for name in values
         },
@@ -115,60 +119,48 @@ def depth_of(turn: Turn) -> str:
     return str(turn.depth) if turn.depth <= 3 else "4-6" if turn.depth <= 6 else "7+"
 
 
-def by_dataset(values: PerTurn, turns: Sequence[Turn]) -> dict[str, dict[str, Any]]:
-    """Means of every measure for each data set, where there are several."""
-    set_of = {turn.id: turn.dataset for turn in turns}
-    names = list(dict.fromkeys(set_of.values()))
-    measures = list(dict.fromkeys(measure for of_system in values.values() for measure in of_system))
-    return split(values, set_of, names, measures) if len(names) > 1 else {}
-
-
 def split(
-    values: PerTurn, part_of: dict[str, str], order: Sequence[str], measures: Sequence[str]
+    values: PerTurn, parts: Iterable[tuple[str, str]], order: Sequence[str], measures: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
     """Means of some measures for each part of the turns.
 
     Args:
         values: every measure of every system for every turn.
-        part_of: turn -> part; turns whose part is empty are left out.
+        parts: turn and its part; turns whose part is empty are left out.
         order: parts in the order to show; others come after them, sorted.
-        measures: the measures.
+        measures: of the means.
 
     Returns:
         part -> number of `turns`, and system -> measure -> mean (None where no turn of the part has the labels).
     """
-    members: dict[str, set[str]] = {}
-    for turn, part in part_of.items():
-        if part:
-            members.setdefault(part, set()).add(turn)
-    present = [part for part in order if part in members] + sorted(members.keys() - {*order})
+    members: dict[str, set[str]] = defaultdict(set)
+    for turn, part in parts:
+        members[part].add(turn)
+    members.pop("", None)
     return {
         part: {"turns": len(members[part])}
         | {
             name: {
-                m: mean({turn: value for turn, value in of_system[m].items() if turn in members[part]})
+                m: mean(value for turn, value in of_system[m].items() if turn in members[part])
                 for m in measures
                 if of_system.get(m)
             }
             for name, of_system in values.items()
         }
-        for part in present
+        for part in [*(p for p in order if p in members), *sorted(members.keys() - {*order})]
     }
 
 
 def label_of(metrics: dict[str, Any]) -> str:
     """What stands above a table of these figures: that the collection is pooled, that the turns are not the test's."""
-    return (POOLED if metrics.get("pooled") else "") + (
-        DEVELOPMENT if metrics.get("evaluated_on") == "development" else ""
-    )
+    return (POOLED if metrics["pooled"] else "") + (DEVELOPMENT if metrics["evaluated_on"] == "development" else "")
 
 
 def table_of(metrics: dict[str, Any]) -> str:
     """The figures as Markdown tables."""
     systems = metrics["systems"]
     columns = list(dict.fromkeys(measure for measures in systems.values() for measure in measures))
-    rows = [[name, *(format_number(measures.get(c)) for c in columns)] for name, measures in systems.items()]
-    parts = [label_of(metrics) + markdown_table(["system", *columns], rows)]
+    parts = [label_of(metrics) + means_table(systems, columns)]
     if metrics["by_dataset"]:
         rows = [
             [dataset, str(part["turns"]), name, *(format_number(part[name].get(c)) for c in columns)]
@@ -176,16 +168,22 @@ def table_of(metrics: dict[str, Any]) -> str:
             for name in systems
         ]
         parts.append(markdown_table(["dataset", "turns", "system", *columns], rows))
-    for title, cells in (("kind", metrics["by_kind"].items()), ("depth", metrics["by_depth"].items())):
+    for title, cells in (("kind", metrics["by_kind"]), ("depth", metrics["by_depth"])):
         for measure in (m for m in SPLIT if m in columns and cells):
             rows = [
                 [part, str(c["turns"]), *(format_number(c[name].get(measure)) for name in systems)]
-                for part, c in cells
+                for part, c in cells.items()
             ]
             parts.append(markdown_table([title, "turns", *(f"{name} {measure}" for name in systems)], rows))
     if metrics["comparisons"]:
         parts.append(comparison_table(metrics["comparisons"]))
     return "\n".join(parts)
+
+
+def means_table(systems: Mapping[str, Mapping[str, float]], measures: Sequence[str]) -> str:
+    """A Markdown table with a row for each system and a column for each measure."""
+    rows = [[name, *(format_number(values.get(m)) for m in measures)] for name, values in systems.items()]
+    return markdown_table(["system", *measures], rows)
 
 
 def comparison_table(comparisons: Sequence[dict[str, Any]]) -> str:
@@ -198,28 +196,20 @@ def comparison_table(comparisons: Sequence[dict[str, Any]]) -> str:
     return markdown_table(["comparison", "metric", "difference", "95% interval", "p"], rows)
 
 
-def write_tables(stage: Stage, settings: Settings, turns: Iterable[Turn], systems: Sequence[str]) -> dict[str, Any]:
+def write_tables(stage: Stage, settings: Settings, turns: Sequence[Turn], systems: Sequence[str]) -> None:
     """Write runs, qrels, `per_turn.jsonl`, `metrics.json` and `table.md` beside the records, and print the table."""
-    turns, records, folder = list(turns), {record.id: record for record in stage}, stage.folder
+    records, folder = {record.id: record for record in stage}, stage.folder
     values = measure_all(turns, records, systems, reward_label(settings.scoring))
     metrics = figures(values, turns, records, settings)
     write_qrels(folder / "qrels.txt", {turn.id: turn.relevant for turn in turns})
     for name in systems:
         write_run(folder / f"{name}.run", {turn.id: list(records[turn.id].systems[name].hits) for turn in turns}, name)
     rows = [
-        {
-            "id": turn.id,
-            "dataset": turn.dataset,
-            "conversation": turn.group,
-            "kind": turn.kind,
-            "depth": turn.depth,
-            "system": name,
-            "query": records[turn.id].systems[name].query,
-            "answer": records[turn.id].systems[name].answer,
-        }
-        | {measure: per[turn.id] for measure, per in values[name].items() if turn.id in per}
+        {"id": turn.id, "dataset": turn.dataset, "conversation": turn.group, "kind": turn.kind, "depth": turn.depth}
+        | {"system": name, "query": result.query, "answer": result.answer}
+        | {measure: of_turn[turn.id] for measure, of_turn in values[name].items() if turn.id in of_turn}
         for turn in turns
-        for name in systems
+        for name, result in records[turn.id].systems.items()
     ]
     write_atomic(folder / "per_turn.jsonl", (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     write_json(folder / "metrics.json", metrics)
@@ -229,4 +219,3 @@ def write_tables(stage: Stage, settings: Settings, turns: Iterable[Turn], system
     without = counts["total"] - counts["evaluated"]
     note = f" ({without} without relevant documents)" if without else ""
     log.info("\nevaluated %d of %d turns%s\n\n%s", counts["evaluated"], counts["total"], note, table)
-    return metrics

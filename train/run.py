@@ -5,26 +5,27 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from transformers import TrainerCallback
-
 from core.artifacts import read_json
 from core.data_sources import DataSource, data_sources
 from core.distributed import process, wait_for_all
 from core.errors import InputError
 from core.model_spec import ModelSpec, generator_spec, rewriter_spec
 from core.schema import validate
-from core.settings import Settings
+from core.settings import ROUND_STAGES, Settings
 from retrieval.collection import Collection, open_collections
-from retrieval.engines import PerDatasetRetriever
 from rewriter.conversations import TurnSet, load_turns
-from rewriter.rewriter import Rewriter
 from train.pool import make_pools
-from train.report.page import ReportInput, write_report
-from train.report.run_data import load_run
 from train.tiny.world import make_quickstart_data
 from train.tracking import RunTracker
 
-RUN_FILE = "run.json"  # the command and the settings of a run, for its report
+RUN_FILE = "run.json"  # the command and the settings of a run
+EVALUATION = "evaluation"
+
+
+def stage_names(rounds: int) -> list[str]:
+    """The names of all stages, in order."""
+    names = [f"round-{n}/{name}" for n in range(1, rounds + 1) for name in ROUND_STAGES if n == 1 or name != "sft"]
+    return [*names, EVALUATION]
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Run:
 
     settings: Settings
     sources: Sequence[DataSource]
+    command: str = ""
     tracker: RunTracker | None = None
 
     @property
@@ -51,25 +53,14 @@ class Run:
     def collections(self) -> dict[str, Collection]:
         return open_collections(self.sources, self.settings.retrieval.cache, self.settings.data.on_bad)
 
-    def retriever(self) -> PerDatasetRetriever:
-        """Searches the collections of the run."""
-        return PerDatasetRetriever(self.settings.retrieval, self.collections)
-
-    def trained_rewriter(self) -> Rewriter:
-        """The rewriter of the last round, ready to use."""
-        return Rewriter.from_pretrained(self.path)
-
     @property
     def base(self) -> ModelSpec:
+        """The rewriter before training."""
         return rewriter_spec(self.settings.rewriter)
 
     @property
     def generator(self) -> ModelSpec:
         return generator_spec(self.settings.generator, self.settings.rewriter)
-
-    def callbacks(self, stage: str) -> list[TrainerCallback]:
-        """What sends the curves of a training stage to the trackers."""
-        return [self.tracker.callback(stage)] if self.tracker else []
 
     def trained(self, stage: str) -> ModelSpec:
         """The rewriter that a training stage made."""
@@ -92,8 +83,8 @@ def prepare_data(settings: Settings) -> list[DataSource]:
     return make_pools(sources, data.pool, settings.run.limit, settings.retrieval, run_dir) if data.pool else sources
 
 
-def load_run_folder(run_dir: Path) -> tuple[Run, str]:
-    """A run that train/dpo.py made, and the command that made it.
+def load_run_folder(run_dir: Path) -> Run:
+    """A run that train/dpo.py made.
 
     Raises:
         InputError: the folder holds no run, or the data files of the run are missing.
@@ -103,27 +94,4 @@ def load_run_folder(run_dir: Path) -> tuple[Run, str]:
     values = read_json(run_dir / RUN_FILE, "command", "settings")
     settings = validate(Settings, values["settings"])
     settings.run.dir = str(run_dir)  # it may have moved
-    return Run(settings, prepare_data(settings)), values["command"]
-
-
-def report_input(run: Run, command: str) -> ReportInput:
-    """What the report of a run reads."""
-    train = run.train_turns.by_id if (run.path / "round-1/scores/manifest.json").exists() else {}
-    data = load_run(run.path, run.settings, command, train)
-    if not data.metrics:
-        return ReportInput(data, train, {}, {})
-    return ReportInput(data, train, run.test_turns.by_id, run.collections)
-
-
-def report_runs(run_dirs: Sequence[Path], output: Path, examples: int | None) -> None:
-    """Write a report of runs, side by side.
-
-    Args:
-        run_dirs: their folders.
-        output: the HTML file.
-        examples: held-out turns to show; when None, the smallest `report.examples` of the runs.
-    """
-    inputs = [report_input(*load_run_folder(run_dir)) for run_dir in run_dirs]
-    if examples is None:
-        examples = min(each.run.settings.report.examples for each in inputs)
-    write_report(output, inputs, examples)
+    return Run(settings, prepare_data(settings), values["command"])

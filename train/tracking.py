@@ -5,7 +5,7 @@ All stages of a run write to one run of the tracker: the folder `<run>/tensorboa
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,12 @@ from transformers import TrainerCallback
 
 from core.distributed import process
 from core.errors import InputError
-from core.stages import Stage
 
 PROJECT = "query-rewriter"
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Make sure that the packages of the trackers are installed.
-
-    Raises:
-        InputError: one is not; names the setting and the package.
-    """
+    """Make sure that the packages of the trackers are installed; an `InputError` names one that is not."""
     for name in names:
         if find_spec(name) is None:
             raise InputError(f"`train.report_to: {name}` needs its package; install it with pip install {name}.")
@@ -45,7 +40,6 @@ class RunTracker:
         if process()[0] != 0 or not names:
             return
         PartialState()  # the trackers ask it for the main process
-        run_dir.mkdir(parents=True, exist_ok=True)
         if "tensorboard" in names:
             self.trackers.append(TensorBoardTracker("tensorboard", logging_dir=run_dir))
         if "wandb" in names:
@@ -63,22 +57,12 @@ class RunTracker:
             values: name -> value; nested ones get the names on the way, other than numbers are left out.
             step: training step; None for figures of a whole stage.
         """
-        numbers = {f"{stage}/{name}": float(value) for name, value in flatten(values)}
+        numbers = dict(flatten(values, f"{stage}/"))
         for tracker in self.trackers:
             if tracker.name == "wandb":  # its steps must rise over all stages
                 tracker.log(numbers | ({f"{stage}/step": step} if step is not None else {}))
             else:
                 tracker.log(numbers, step=step or 0)
-
-    def log_stage(self, stage: Stage) -> None:
-        """Send the counts of a complete stage, and its seconds."""
-        if self.trackers:
-            manifest = stage.manifest
-            self.log(stage.name, manifest["counts"] | {"seconds": manifest["seconds"]})
-
-    def callback(self, stage: str) -> TrainerCallback:
-        """A callback that sends what a trainer logs."""
-        return TrackerCallback(self, stage)
 
     def finish(self) -> None:
         """Close the trackers."""
@@ -92,17 +76,15 @@ class TrackerCallback(TrainerCallback):
     def __init__(self, tracker: RunTracker, stage: str):
         self.tracker, self.stage = tracker, stage
 
-    def on_log(self, args, state, control, logs=None, **kwargs) -> None:
-        if "loss" in (logs or {}):
+    def on_log(self, args, state, control, logs, **kwargs) -> None:
+        if "loss" in logs:
             self.tracker.log(self.stage, logs, state.global_step)
 
 
-def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+def flatten(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     """The numbers in nested values, with the names on the way to each."""
-    numbers: list[tuple[str, float]] = []
     for name, value in values.items():
         if isinstance(value, dict):
-            numbers += flatten(value, f"{prefix}{name}/")
+            yield from flatten(value, f"{prefix}{name}/")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            numbers.append((prefix + name, value))
-    return numbers
+            yield prefix + name, float(value)

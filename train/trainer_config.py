@@ -1,9 +1,8 @@
 """From the `lora`, `sft` and `dpo` settings to PEFT's and TRL's configuration objects."""
 
 import inspect
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from peft import LoraConfig
@@ -11,6 +10,7 @@ from trl import DPOConfig, SFTConfig
 
 from core.errors import InputError, nearest
 
+T = TypeVar("T")
 # Where TRL's own default would surprise: activation checkpointing that only slows small models, truncation, batches
 # that are half padding.
 DEFAULTS = {
@@ -29,39 +29,40 @@ DEFAULTS = {
 LORA = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear", "lora_dropout": 0.0, "task_type": "CAUSAL_LM"}
 
 
-def check_keys(section: str, options: dict[str, Any], known: list[str], owner: str) -> None:
-    """Refuse a key that the library does not have.
+def build_config(section: str, options: dict[str, Any], kind: type[T], defaults: dict[str, Any]) -> T:
+    """A configuration object of PEFT or TRL from the settings of a section, over our defaults.
 
     Raises:
-        InputError: names the key and the nearest right one.
+        InputError: the library refuses a key or value; for a key, names the nearest right one.
     """
+    owner = f"{'PEFT' if kind is LoraConfig else 'TRL'}'s {kind.__name__}"
+    known = list(inspect.signature(kind).parameters)
     for key in options:
         if key not in known:
             raise InputError(f"`{section}.{key}`: {owner} has no such setting; {nearest(key, known)}")
+    try:
+        config = kind(**defaults | options)
+        for name in ("r", "learning_rate", "num_train_epochs", "per_device_train_batch_size"):
+            if hasattr(config, name) and not getattr(config, name) > 0:
+                raise ValueError(f"`{name}` must be above 0, got {getattr(config, name)}")
+        if not isinstance(getattr(config, "per_device_train_batch_size", 1), int):
+            raise ValueError(f"batch size must be a whole number, got {config.per_device_train_batch_size}")
+        if getattr(config, "inference_mode", False):
+            raise ValueError("`inference_mode` must be false: its weights are to be trained")
+    except (TypeError, ValueError, KeyError) as error:
+        raise InputError(f"`{section}`: {owner} refuses it: {error}") from error
+    return config
 
 
 def lora_config(lora: dict[str, Any]) -> LoraConfig:
-    """PEFT's `LoraConfig` from the `lora` settings, over our defaults.
-
-    Raises:
-        InputError: a key or value is refused.
-    """
-    check_keys("lora", lora, list(inspect.signature(LoraConfig).parameters), "PEFT's LoraConfig")
-    try:
-        config = LoraConfig(**LORA | lora)
-        if not config.r > 0:
-            raise ValueError(f"`r` must be above 0, got {config.r}")
-        if config.inference_mode:
-            raise ValueError("`inference_mode` must be false: its weights are to be trained")
-    except (TypeError, ValueError, KeyError) as error:
-        raise InputError(f"`lora`: PEFT's LoraConfig refuses it: {error}") from error
-    return config
+    """PEFT's `LoraConfig` from the `lora` settings; raises an `InputError` where PEFT refuses them."""
+    return build_config("lora", lora, LoraConfig, LORA)
 
 
 def trainer_config(
     section: str, options: dict[str, Any], dtype: str, seed: int, folder: Path
 ) -> SFTConfig | DPOConfig:
-    """TRL's `SFTConfig` or `DPOConfig` from the settings of a section, over our defaults.
+    """TRL's `SFTConfig` or `DPOConfig` from the settings of a section.
 
     Args:
         section: `sft` or `dpo`.
@@ -71,24 +72,9 @@ def trainer_config(
         folder: where checkpoints go.
 
     Raises:
-        InputError: a key or value is refused.
+        InputError: TRL refuses a key or value.
     """
-    kind = {"sft": SFTConfig, "dpo": DPOConfig}[section]
-    check_keys(section, options, [f.name for f in fields(kind)], f"TRL's {kind.__name__}")
     on_gpu = torch.cuda.is_available()
     own = {"output_dir": str(folder), "seed": seed, "data_seed": seed, "bf16": dtype == "bfloat16" and on_gpu}
     own |= {"use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu}  # without `use_cpu`, Accelerate takes one process
-    values = DEFAULTS | own | options
-    try:
-        config = kind(**values)
-        if (
-            not config.learning_rate > 0
-            or not config.num_train_epochs > 0
-            or not config.per_device_train_batch_size > 0
-        ):
-            raise ValueError("learning rate, epochs and batch size must be above 0")
-        if not isinstance(config.per_device_train_batch_size, int):
-            raise ValueError(f"batch size must be a whole number, got {config.per_device_train_batch_size}")
-    except (TypeError, ValueError) as error:
-        raise InputError(f"`{section}`: TRL's {kind.__name__} refuses it: {error}") from error
-    return config
+    return build_config(section, options, {"sft": SFTConfig, "dpo": DPOConfig}[section], DEFAULTS | own)

@@ -1,13 +1,12 @@
 """Subclasses of TRL's trainers: batches of similar length in a fixed order, and logits at completions only."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Sampler
-from transformers import Trainer
 from transformers.trainer_pt_utils import get_length_grouped_indices
+from trl import DPOTrainer, SFTTrainer
 
 from core.distributed import seed_of
 
@@ -41,61 +40,51 @@ class LengthGroupedSampler(Sampler[int]):
             yield from order[number * self.batch_size : (number + 1) * self.batch_size]
 
 
-def with_length_grouping(trainer_type: type[Trainer], rows: Sequence[dict[str, Any]]) -> type[Trainer]:
-    """A trainer that samples with `LengthGroupedSampler` where `train_sampling_strategy` is `group_by_length`.
+class LengthGrouping:
+    """For `train_sampling_strategy: group_by_length`: `LengthGroupedSampler` on the column `length` of the data."""
 
-    Args:
-        trainer_type: one of TRL's trainers.
-        rows: the training data, each row with its `length` in tokens.
+    def get_train_dataloader(self) -> DataLoader:
+        args = self.args
+        grouped = args.train_sampling_strategy == "group_by_length"
+        if not grouped or "length" not in self.train_dataset.column_names:  # packed rows have none
+            return super().get_train_dataloader()
+        rows_of_step = args.train_batch_size * args.gradient_accumulation_steps
+        loader = DataLoader(
+            self.train_dataset,
+            batch_size=args.train_batch_size,
+            sampler=LengthGroupedSampler(self.train_dataset["length"][:], rows_of_step, args.seed),
+            collate_fn=self.data_collator,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+        )
+        return self.accelerator.prepare(loader)
+
+
+class GroupedDPOTrainer(LengthGrouping, DPOTrainer):
+    """TRL's `DPOTrainer` with batches of similar length."""
+
+
+class GroupedSFTTrainer(LengthGrouping, SFTTrainer):
+    """TRL's `SFTTrainer` with batches of similar length, and logits from the first completion token of a batch on.
+
+    TRL computes these logits alone on GPUs. On a CPU it also scores the tokens of the prompts, which takes nearly half
+    of the time of a small model with a large vocabulary.
     """
 
-    class LengthGrouping(trainer_type):
-        def get_train_dataloader(self) -> DataLoader:
-            args = self.args
-            if args.train_sampling_strategy != "group_by_length":
-                return super().get_train_dataloader()
-            batch_size = args.train_batch_size * args.gradient_accumulation_steps
-            loader = DataLoader(
-                self.train_dataset,
-                batch_size=args.train_batch_size,
-                sampler=LengthGroupedSampler([row["length"] for row in rows], batch_size, args.seed),
-                collate_fn=self.data_collator,
-                num_workers=args.dataloader_num_workers,
-                pin_memory=args.dataloader_pin_memory,
-            )
-            return self.accelerator.prepare(loader)
-
-    return LengthGrouping
-
-
-def with_completion_logits(trainer_type: type[Trainer]) -> type[Trainer]:
-    """An SFT trainer that computes logits from the first completion token of a batch on.
-
-    TRL does so on GPUs. On a CPU it also scores the tokens of the prompts, which takes nearly half of the time of a
-    small model with a large vocabulary.
-
-    Args:
-        trainer_type: TRL's `SFTTrainer`, or a subclass.
-    """
-
-    class CompletionLogits(trainer_type):
-        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-            labels = inputs["labels"]
-            first = int((labels != -100).any(0).nonzero()[0])
-            outputs = model(
-                **{name: value for name, value in inputs.items() if name != "labels"},
-                logits_to_keep=torch.arange(first - 1, labels.shape[1] - 1, device=labels.device),
-                use_cache=False,
-            )
-            targets = labels[:, first:]
-            counted = targets != -100
-            total = cross_entropy(outputs.logits[counted].float(), targets[counted], reduction="sum")
-            if num_items_in_batch is None:
-                loss = total / counted.sum()
-            else:
-                loss = total / num_items_in_batch
-                if self.args.average_tokens_across_devices:  # of all processes, whose gradients are averaged
-                    loss = loss * self.accelerator.num_processes
-            return (loss, outputs) if return_outputs else loss
-
-    return CompletionLogits
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        if not self.args.use_cpu or self.args.loss_type != "nll" or self.args.label_smoothing_factor:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        labels = inputs["labels"]
+        first = int((labels != -100).any(0).nonzero()[0])
+        outputs = model(
+            **{name: value for name, value in inputs.items() if name != "labels"},
+            logits_to_keep=torch.arange(first - 1, labels.shape[1] - 1, device=labels.device),
+            use_cache=False,
+        )
+        targets = labels[:, first:]
+        counted = targets != -100
+        total = cross_entropy(outputs.logits[counted].float(), targets[counted], reduction="sum")
+        loss = total / (counted.sum() if num_items_in_batch is None else num_items_in_batch)
+        if num_items_in_batch is not None and self.args.average_tokens_across_devices:
+            loss = loss * self.accelerator.num_processes  # items of all processes, whose gradients are averaged
+        return (loss, outputs) if return_outputs else loss

@@ -30,8 +30,7 @@ def export_run(flags: ExportFlags) -> None:
     Raises:
         InputError: the run has no adapter or no pairs, or the Hub refuses the upload.
     """
-    run, command = load_run_folder(flags.run)
-    data = load_run(run.path, run.settings, command, run.train_turns.by_id)
+    data = load_run(load_run_folder(flags.run))
     if flags.pairs:
         write_pairs(data, flags.pairs)
         if flags.push_to_hub:
@@ -48,9 +47,8 @@ def export_run(flags: ExportFlags) -> None:
             upload(flags.merged, flags.push_to_hub, "model")
         return
     with tempfile.TemporaryDirectory() as folder:
-        for pattern in ADAPTER_FILES:
-            for file in adapter.glob(pattern):
-                shutil.copy(file, folder)
+        for file in (file for pattern in ADAPTER_FILES for file in adapter.glob(pattern)):
+            shutil.copy(file, folder)
         model_card(data, options, adapter=True).save(Path(folder) / "README.md")
         upload(Path(folder), flags.push_to_hub, "model")
 
@@ -66,28 +64,19 @@ def write_merged(data: RunData, options: RewriterSettings, folder: Path) -> None
 
 
 def write_pairs(data: RunData, folder: Path) -> None:
-    """Write the pairs of all rounds as JSONL files, and a card.
-
-    Raises:
-        InputError: no round has pairs yet.
-    """
+    """Write the pairs of all rounds as JSONL files, and a card."""
     rounds = [each.number for each in data.rounds if "pairs" in each.counts]
     if not rounds:
-        raise InputError(f"{data.path} has no pairs yet; complete its `pairs` stage first.")
+        raise InputError(f"{data.run.path} has no pairs yet; complete its `pairs` stage first.")
     folder.mkdir(parents=True, exist_ok=True)
     for number in rounds:
-        shutil.copy(data.path / f"round-{number}/pairs/records.jsonl", folder / f"round-{number}.jsonl")
-    pairs_card(data, rounds).save(folder / "README.md")
+        shutil.copy(data.run.path / f"round-{number}/pairs/records.jsonl", folder / f"round-{number}.jsonl")
+    pairs_card(data).save(folder / "README.md")
     log.info("pairs of %d rounds -> %s; they contain the conversations that they were made from", len(rounds), folder)
 
 
 def upload(folder: Path, name: str, kind: str) -> None:
-    """Upload a folder to a repository of the Hub, which is made, private, where there is none.
-
-    Args:
-        folder: what to upload.
-        name: Hub id.
-        kind: `model` or `dataset`.
+    """Upload a folder to a `model` or `dataset` repository of the Hub, which is made, private, where there is none.
 
     Raises:
         InputError: the id is not valid, or the Hub refuses.

@@ -34,10 +34,10 @@ class ReportFlags(Validated):
 def main(argv: list[str] | None = None) -> None:
     flags = parse_flags(ReportFlags, __doc__, argv)
     set_up_logging()
-    from train.run import report_runs
+    from train.report.page import report_folders
 
     output = flags.output or (flags.runs[0] if len(flags.runs) == 1 else Path()) / "report.html"
-    report_runs(flags.runs, output, flags.examples)
+    report_folders(output, flags.runs, flags.examples)
 
 
 if __name__ == "__main__":

@@ -12,75 +12,70 @@ UNLABELLED = (
 )
 
 
-def verdict(run: RunData) -> list[str]:
+def verdict(data: RunData) -> list[str]:
     """The verdict, a sentence or two: the first tells whether the run helped, with a 95% interval."""
-    final, baseline, measure = run.final, run.baseline, run.measure
-    if not run.metrics:
-        last = run.stages[-1].name if run.stages else None
+    final, baseline, measure, systems = data.final, data.baseline, data.measure, data.systems
+    if not data.metrics:
+        last = next(reversed(data.stages), None)
         return [f"No evaluation yet: the run ends at `{last}`." if last else "No stage is complete yet."]
     if final is None or baseline is None or measure is None:
         return ["Nothing was trained, or nothing was measured: the table below compares the systems of the run."]
-    row = run.comparison(final, baseline, measure)
-    systems = run.metrics["systems"]
+    row = data.comparison(final, baseline, measure)
     if row is None:
         return [f"`{final}` and `{baseline}` were not measured on the same turns; see the table below."]
-    turns = sum(measure in line for line in run.per_turn[final].values())
+    turns = sum(measure in line for line in data.per_turn[final].values())
     change = (
-        f"{measure} {number(systems[baseline][measure])} → {number(systems[final][measure])} "
+        f"{measure} {systems[baseline][measure]:.3f} → {systems[final][measure]:.3f} "
         f"({row['difference']:+.3f}, 95% {row['low']:+.3f} to {row['high']:+.3f}) over {turns} held-out turns"
     )
     if measure != "EM" and "EM" in systems[final] and "EM" in systems[baseline]:
         change += f"; answers right {systems[baseline]['EM']:.0%} → {systems[final]['EM']:.0%}"
-    sentences = []
     if row["low"] > 0:
-        sentences.append(f"Training helped: {change}.")
+        sentences = [f"Training helped: {change}."]
     else:
         outcome = "Training made it worse" if row["high"] < 0 else "Training made no clear difference"
-        sentences.append(f"{outcome}: {change}.")
-        problems = all_problems(run)
-        sentences.append(f"The likeliest reason: {problems[0]}" if problems else "No check below saw a reason.")
-    if measure == run.metrics.get("reward"):
+        problems = all_problems(data)
+        reason = f"The likeliest reason: {problems[0]}" if problems else "No check below saw a reason."
+        sentences = [f"{outcome}: {change}.", reason]
+    if measure == data.metrics["reward"]:
         sentences.append(UNLABELLED)
     original = systems.get("original", {}).get(measure)
     if baseline != "original" and original is not None:
         relation = "above" if systems[final][measure] > original else "not above"
-        sentences.append(f"That is {relation} the question as it stands ({number(original)}).")
+        sentences.append(f"That is {relation} the question as it stands ({original:.3f}).")
     return sentences
 
 
-def number(value: float) -> str:
-    return f"{value:.3f}"
-
-
-def all_problems(run: RunData) -> list[str]:
+def all_problems(data: RunData) -> list[str]:
     """Every problem that a check sees, the most telling first."""
-    problems = [problem for each in run.rounds for problem in data_problems(each)]
-    problems += filter(None, (training_problem(each, stage) for each in run.rounds for stage in each.logs))
-    return problems + gaming_problems(run)
+    problems = data_problems(data)
+    problems += filter(None, (training_problem(each, stage) for each in data.rounds for stage in each.logs))
+    return problems + gaming_problems(data)
 
 
-def data_problems(each: Round) -> list[str]:
+def data_problems(data: RunData) -> list[str]:
     """What is wrong with the data of a round: few pairs, ties, a generator that abstains, lists without a score."""
-    problems, where = [], f"in round {each.number} "
-    pairs, scores = each.counts.get("pairs"), each.counts.get("scores")
-    if pairs and pairs["total"] < FEW_PAIRS:
-        problems.append(f"{where}only {pairs['total']} pairs were left to learn from.")
-    ties = pairs["dropped"].get("tie", 0) if pairs else 0
-    if pairs and ties > 0.5 * pairs["turns"]:
-        problems.append(f"{where}the candidates of {ties} of {pairs['turns']} turns scored the same.")
-    if scores and scores.get("abstaining", 0) > 0.1 * scores["lists"]:
-        problems.append(
-            f"{where}the generator abstained from {scores['abstaining']} of {scores['lists']} document lists; an "
-            "abstention that it is sure of gives useless documents a high reward."
-        )
-    if scores and scores.get("unscored", 0) > 0.1 * scores["lists"]:
-        problems.append(f"{where}{scores['unscored']} of {scores['lists']} document lists have no score.")
-    hits = each.rewards.hits if each.rewards else {"chosen": []}
-    if len(hits["chosen"]) >= 20 and sum(hits["chosen"]) <= sum(hits["rejected"]):
-        problems.append(
-            f"{where}the chosen rewrites find a relevant document no more often than the rejected ones: the reward "
-            "does not tell good documents from bad ones here."
-        )
+    problems = []
+    for each in data.rounds:
+        where, pairs, scores = f"in round {each.number} ", each.counts.get("pairs"), each.counts.get("scores")
+        ties = pairs["dropped"].get("tie", 0) if pairs else 0
+        if pairs and pairs["total"] < FEW_PAIRS:
+            problems.append(f"{where}only {pairs['total']} pairs were left to learn from.")
+        if pairs and ties > 0.5 * pairs["turns"]:
+            problems.append(f"{where}the candidates of {ties} of {pairs['turns']} turns scored the same.")
+        if scores and scores["abstaining"] > 0.1 * scores["lists"]:
+            problems.append(
+                f"{where}the generator abstained from {scores['abstaining']} of {scores['lists']} document lists; an "
+                "abstention that it is sure of gives useless documents a high reward."
+            )
+        if scores and scores["unscored"] > 0.1 * scores["lists"]:
+            problems.append(f"{where}{scores['unscored']} of {scores['lists']} document lists have no score.")
+        hits = each.rewards.hits if each.rewards else {"chosen": []}
+        if len(hits["chosen"]) >= 20 and sum(hits["chosen"]) <= sum(hits["rejected"]):
+            problems.append(
+                f"{where}the chosen rewrites find a relevant document no more often than the rejected ones: the "
+                "reward does not tell good documents from bad ones here."
+            )
     return problems
 
 
@@ -108,15 +103,15 @@ def training_problem(each: Round, stage: str) -> str:
     return ""
 
 
-def gaming_problems(run: RunData) -> list[str]:
+def gaming_problems(data: RunData) -> list[str]:
     """Signs that the final system raises its reward without retrieving better, each with what it usually means."""
-    final, baseline = run.final, run.baseline
-    if final is None or baseline is None or "queries" not in run.metrics:
+    final, baseline = data.final, data.baseline
+    if final is None or baseline is None:
         return []
-    queries, systems, reward = run.metrics["queries"], run.metrics["systems"], run.metrics["reward"]
-    now, before, problems = queries[final], queries[baseline], []
-    rise = run.comparison(final, baseline, reward)
-    labelled = run.comparison(final, baseline, "MRR@10") or run.comparison(final, baseline, "EM")
+    metrics, problems = data.metrics, []
+    now, before, reward = metrics["queries"][final], metrics["queries"][baseline], metrics["reward"]
+    rise = data.comparison(final, baseline, reward)
+    labelled = data.comparison(final, baseline, "MRR@10") or data.comparison(final, baseline, "EM")
     if rise and labelled and rise["low"] > 0 and labelled["difference"] <= 0:
         problems.append(
             f"the reward rose ({rise['difference']:+.3f}) while {labelled['metric']} fell "
@@ -149,7 +144,7 @@ def gaming_problems(run: RunData) -> list[str]:
             f"only {now['distinct']:.0%} of the queries are distinct (before: {before['distinct']:.0%}): the policy "
             "collapsed to a few queries."
         )
-    shuffled, value = run.metrics.get("shuffled_reward"), systems[final].get(reward)
+    shuffled, value = metrics["shuffled_reward"], data.systems[final].get(reward)
     if shuffled is not None and value and shuffled > 0.5 * value:
         problems.append(
             f"documents of other conversations have a reward of {shuffled:.3f}, and the retrieved ones {value:.3f}: "

@@ -1,12 +1,9 @@
 """Held-out turns and scored answers that a report shows in full."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from core.records import Candidate, Score, Turn, TurnRecord
+from core.records import Score, Turn, TurnRecord
 from core.stages import load_stage
-from retrieval.collection import Collection
 from train.pairs import best_and_worst
 from train.report.run_data import RunData
 
@@ -14,116 +11,87 @@ TOKEN_TURNS = 6  # turns whose scored answers are shown token by token
 LONGEST = 600  # characters of a document
 
 
-@dataclass
-class Example:
-    """A held-out turn. `outcome`: `won`, `lost` or `same`, by the verdict's measure against its baseline."""
+def select_examples(data: RunData, limit: int) -> list[dict[str, Any]]:
+    """At most `limit` held-out turns: as many that were won as that were lost, the clearest first, and some that
+    stayed the same.
 
-    turn: Turn
-    outcome: str
-    systems: list[dict[str, Any]]
-
-
-@dataclass
-class Token:
-    """A token of a scored answer: its text, the entropies without and with documents in nats, and whether it is key.
-    `strength`: |H_0 - H_D| from 0 to 1, relative to the largest of the answer."""
-
-    text: str
-    h0: float
-    hd: float
-    key: bool
-    strength: float
-
-    @property
-    def difference(self) -> float:
-        return self.h0 - self.hd
-
-
-@dataclass
-class ScoredAnswer:
-    """The best or the worst candidate of a training turn, and the answer that scored it."""
-
-    side: str
-    candidate: Candidate
-    score: Score
-    tokens: list[Token]
-
-
-def select_examples(
-    run: RunData, turns: Mapping[str, Turn], collections: Mapping[str, Collection], k: int, limit: int
-) -> list[Example]:
-    """Held-out turns: as many that were won as that were lost, the clearest first, and some that stayed the same.
-
-    Args:
-        run: with an evaluation.
-        turns: id -> held-out turn.
-        collections: data set -> its collection.
-        k: documents to show.
-        limit: most examples.
+    Returns:
+        `turn`, `outcome` (`won`, `lost` or `same`, by the verdict's measure against its baseline) and `systems` of
+        each; none without an evaluation.
     """
-    final, baseline, measure = run.final, run.baseline, run.measure
+    if not data.metrics:
+        return []
     changes: dict[str, float] = {}
-    for name in turns:
-        values = [run.per_turn.get(system, {}).get(name, {}).get(measure) for system in (final, baseline)]
-        changes[name] = 0.0 if None in values else values[0] - values[1]
-    won = sorted((n for n in changes if changes[n] > 0), key=lambda n: -changes[n])
-    lost = sorted((n for n in changes if changes[n] < 0), key=lambda n: changes[n])
-    same = [n for n in changes if changes[n] == 0]
+    for turn in data.run.test_turns:
+        lines = [data.per_turn.get(system, {}).get(turn.id, {}) for system in (data.final, data.baseline)]
+        values = [line.get(data.measure) for line in lines]
+        changes[turn.id] = 0.0 if None in values else values[0] - values[1]
+    outcomes = {
+        "won": sorted((n for n in changes if changes[n] > 0), key=lambda n: -changes[n]),
+        "lost": sorted((n for n in changes if changes[n] < 0), key=lambda n: changes[n]),
+        "same": [n for n in changes if changes[n] == 0],
+    }
     third = -(-limit // 3)
-    chosen = [*won[:third], *lost[:third], *same[:third]]
-    chosen += [n for n in (*won[third:], *lost[third:], *same[third:])][: limit - len(chosen)]
-    outcomes = dict.fromkeys(won, "won") | dict.fromkeys(lost, "lost") | dict.fromkeys(same, "same")
+    chosen = [(name, outcome) for outcome, names in outcomes.items() for name in names[:third]]
+    chosen += [(name, outcome) for outcome, names in outcomes.items() for name in names[third:]]
+    turns = data.run.test_turns.by_id
     return [
-        Example(turns[name], outcomes[name], systems_of(run, turns[name], collections, k)) for name in chosen[:limit]
+        {"turn": turns[name], "outcome": outcome, "systems": systems_of(data, turns[name])}
+        for name, outcome in chosen[:limit]
     ]
 
 
-def systems_of(run: RunData, turn: Turn, collections: Mapping[str, Collection], k: int) -> list[dict[str, Any]]:
-    """Query, documents, answer and measures of each system for one turn."""
+def systems_of(data: RunData, turn: Turn) -> list[dict[str, Any]]:
+    """Query, documents, answer and value of the verdict's measure of each system for one turn."""
     rows = []
-    for name, result in run.records[turn.id].systems.items():
-        ids = [hit.doc for hit in result.hits[:k]]
-        texts = collections[turn.dataset].contents(ids)
+    for name, result in data.records[turn.id].systems.items():
+        ids = [hit.doc for hit in result.hits[: data.run.settings.retrieval.k]]
+        texts = data.run.collections[turn.dataset].contents(ids)
         documents = [
-            {"id": doc, "text": shorten(text), "relevant": turn.relevant.get(doc, 0) >= 1}
+            {
+                "id": doc,
+                "text": text if len(text) <= LONGEST else text[:LONGEST] + " …",
+                "relevant": turn.relevant.get(doc, 0) >= 1,
+            }
             for doc, text in zip(ids, texts, strict=True)
         ]
-        value = run.per_turn[name][turn.id].get(run.measure)
+        value = data.per_turn[name][turn.id].get(data.measure)
         rows.append({"name": name, "result": result, "documents": documents, "value": value})
     return rows
 
 
-def shorten(text: str) -> str:
-    return text if len(text) <= LONGEST else text[:LONGEST] + " …"
-
-
-def select_tokens(run: RunData, turns: Mapping[str, Turn]) -> list[tuple[Turn, list[ScoredAnswer]]]:
+def select_tokens(data: RunData) -> list[tuple[Turn, list[dict[str, Any]]]]:
     """Training turns of the first round whose best and worst candidate have token statistics, from the largest gap to
-    the smallest."""
-    if not run.rounds or "scores" not in run.rounds[0].counts:
+    the smallest; for each of the two the `side`, `candidate`, `score` and `tokens` of the answer."""
+    if "round-1/scores" not in data.stages:
         return []
-    pairs: list[tuple[float, TurnRecord]] = []
-    for record in load_stage(run.path, "round-1/scores", TurnRecord):
+    pairs = []
+    for record in load_stage(data.run.path, "round-1/scores", TurnRecord):
         pair = best_and_worst(record.candidates)
         if not isinstance(pair, str) and all(record.lists[each.list_id].stats for each in pair):
-            pairs.append((pair[0].score - pair[1].score, record))
-    pairs.sort(key=lambda pair: (-pair[0], pair[1].id))
+            pairs.append((pair[1].score - pair[0].score, record.id, pair, record.lists))
+    pairs.sort(key=lambda each: each[:2])
     step = max(1, len(pairs) // TOKEN_TURNS)
-    return [(turns[record.id], scored_answers(record)) for _, record in pairs[::step][:TOKEN_TURNS]]
+    return [
+        (
+            data.run.train_turns.by_id[name],
+            [
+                {"side": side, "candidate": c, "score": lists[c.list_id], "tokens": tokens_of(lists[c.list_id])}
+                for side, c in zip(("best", "worst"), pair, strict=True)
+            ],
+        )
+        for _, name, pair, lists in pairs[::step][:TOKEN_TURNS]
+    ]
 
 
-def scored_answers(record: TurnRecord) -> list[ScoredAnswer]:
-    """The best and the worst candidate of a turn with the tokens of their answers."""
-    answers = []
-    for side, candidate in zip(("best", "worst"), best_and_worst(record.candidates), strict=True):
-        score = record.lists[candidate.list_id]
-        answers.append(ScoredAnswer(side, candidate, score, tokens_of(score)))
-    return answers
-
-
-def tokens_of(score: Score) -> list[Token]:
-    """The tokens of a scored answer."""
-    stats, key = score.stats, {*score.key}
-    largest = max((abs(a - b) for a, b in zip(stats.h0, stats.hd, strict=True)), default=0.0) or 1.0
-    columns: Sequence[Any] = list(zip(stats.tokens, stats.h0, stats.hd, strict=True))
-    return [Token(text, h0, hd, i in key, abs(h0 - hd) / largest) for i, (text, h0, hd) in enumerate(columns)]
+def tokens_of(score: Score) -> list[dict[str, Any]]:
+    """The tokens of a scored answer: text, entropies without and with documents in nats and their difference, whether
+    it is key, and the difference relative to the largest of the answer (`strength`, 0 to 1)."""
+    stats = score.stats
+    differences = [h0 - hd for h0, hd in zip(stats.h0, stats.hd, strict=True)]
+    largest = max(map(abs, differences), default=0.0) or 1.0
+    return [
+        {"text": text, "h0": stats.h0[i], "hd": stats.hd[i], "difference": differences[i], "key": i in score.key,
+         "strength": abs(differences[i]) / largest}
+        for i, text in enumerate(stats.tokens)
+    ]  # fmt: skip

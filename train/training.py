@@ -1,0 +1,93 @@
+"""What the stages sft and dpo share: training from the last checkpoint to a saved adapter."""
+
+import shutil
+from pathlib import Path
+
+from transformers import PrinterCallback, ProgressCallback, Trainer
+
+from core.artifacts import write_atomic, write_json
+from core.distributed import process, wait_for_all
+from core.errors import InputError
+from core.progress import log
+from core.settings import RewriterSettings
+from core.stages import Stage
+from rewriter.adapter_settings import save_adapter_settings
+from train.callbacks import FIGURES, StepProgress
+from train.run import Run
+from train.tracking import TrackerCallback
+
+FEW_STEPS = 10  # fewer leave an adapter nearly untrained
+BATCH_SIZES = ("gradient_accumulation_steps", "per_device_train_batch_size")  # their product is the rows of a step
+CARD = """# Query rewriter
+
+A LoRA adapter for `{model}` that turns the last question of a conversation into a stand-alone search query.
+Stage `{stage}`: {rows} rows, {steps} steps.
+
+    python -m rewriter FOLDER
+
+`FOLDER` is the folder of this file; `rewriter.json` names the base model and the prompt.
+"""
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """The newest complete checkpoint: Transformers writes `trainer_state.json` last."""
+    complete = [state.parent for state in folder.glob("checkpoint-*/trainer_state.json")]
+    if not complete:
+        return None
+    newest = max(complete, key=lambda checkpoint: int(checkpoint.name.rpartition("-")[2]))
+    log.info("resuming from %s", newest)
+    return str(newest)
+
+
+def complete_training(run: Run, trainer: Trainer, stage: Stage) -> Stage:
+    """Train, from the last checkpoint in `<stage>/checkpoints` if there is one; save the adapter to `<stage>/adapter`
+    and the log; complete the stage.
+
+    Raises:
+        InputError: `max_length` leaves no row.
+    """
+    if not len(trainer.train_dataset):
+        raise InputError(f"{stage.name}: `max_length` {trainer.args.max_length} leaves no token of any completion.")
+    for callback in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(callback)
+    trainer.add_callback(StepProgress(stage.name))
+    if run.tracker:
+        trainer.add_callback(TrackerCallback(run.tracker, stage.name))
+    trainer.train(resume_from_checkpoint=last_checkpoint(stage.folder / "checkpoints"))
+    if process()[0] == 0:
+        save_adapter(trainer, stage, run.settings.rewriter)
+        finish_stage(trainer, stage)
+    wait_for_all()
+    return stage
+
+
+def save_adapter(trainer: Trainer, stage: Stage, options: RewriterSettings) -> None:
+    """Write the adapter with the tokenizer, its settings and a card."""
+    folder, model = stage.folder / "adapter", trainer.accelerator.unwrap_model(trainer.model)
+    model.save_pretrained(folder, selected_adapters=["default"])
+    trainer.processing_class.save_pretrained(folder)
+    save_adapter_settings(folder, options)
+    base, steps = model.peft_config["default"].base_model_name_or_path, trainer.state.global_step
+    card = CARD.format(model=base, stage=stage.name, rows=len(trainer.train_dataset), steps=steps)
+    write_atomic(folder / "README.md", card)  # PEFT's own is a form to fill in
+
+
+def finish_stage(trainer: Trainer, stage: Stage) -> None:
+    """Write the log, remove the checkpoints and complete the stage; warn of too few steps."""
+    rows, steps, history = len(trainer.train_dataset), trainer.state.global_step, trainer.state.log_history
+    write_json(stage.folder / "log.json", history)
+    shutil.rmtree(stage.folder / "checkpoints", ignore_errors=True)
+    last = {key: value for entry in history for key, value in entry.items()}
+    keys = FIGURES | {"loss": "train_loss"}
+    figures = {label: last[key] for label, key in keys.items() if last.get(key) is not None}
+    stage.finish({"total": rows, "steps": steps} | figures)
+    numbers = ", ".join(f"{label} {value:.3f}" for label, value in figures.items())
+    log.info("%s: %d rows, %d steps, %s in %.0f s -> %s", stage.name, rows, steps, numbers,
+             last.get("train_runtime", 0.0), stage.folder / "adapter")  # fmt: skip
+    if steps < FEW_STEPS:
+        sizes = ((name, getattr(trainer.args, name)) for name in BATCH_SIZES)
+        lower = [f"`{name}` ({size})" for name, size in sizes if size > 1]
+        log.warning(
+            "%s: %d steps are too few to learn from: give more turns, or lower %s.",
+            stage.name, steps, " or ".join([*lower, "`pairs.drop_fraction`"]),
+        )  # fmt: skip
