@@ -153,7 +153,7 @@ def split(
 
 def label_of(metrics: dict[str, Any]) -> str:
     """What stands above a table of these figures: that the collection is pooled, that the turns are not the test's."""
-    return (POOLED if metrics["pooled"] else "") + (DEVELOPMENT if metrics["evaluated_on"] == "development" else "")
+    return (POOLED if metrics["pooled"] else "") + (DEVELOPMENT if metrics.get("evaluated_on") == "development" else "")
 
 
 def table_of(metrics: dict[str, Any]) -> str:
