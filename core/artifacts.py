@@ -44,21 +44,27 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             raise InputError(f"{path}: not UTF-8 text (byte {error.start}: {error.reason}).") from error
 
 
-def json_object(line: str, place: str) -> dict[str, Any]:
-    """The JSON object of one line.
+def json_value(text: str, place: str) -> Any:
+    """The value of a JSON text of one line.
 
     Raises:
-        InputError: the line is no JSON object that can be written again; begins with `place`.
+        InputError: the text is no JSON that can be written again; begins with `place`.
     """
     try:
-        record = json.loads(line)
-        json.dumps(record, ensure_ascii=False).encode()
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise InputError(f"{place}: not valid JSON: {error.msg} at column {error.colno}.") from error
     except UnicodeEncodeError as error:
         raise InputError(f"{place}: half a character (a lone surrogate) in a text.") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{place}: cannot be read as JSON: {error}.") from error
+    return value
+
+
+def json_object(line: str, place: str) -> dict[str, Any]:
+    """The JSON object of one line; raises InputError where it is none, as `json_value` does."""
+    record = json_value(line, place)
     if not isinstance(record, dict):
         raise InputError(f"{place}: expected a JSON object, got {type(record).__name__}.")
     return record
