@@ -4,22 +4,22 @@ import asyncio
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
 from core.chat import chat_ids
-from core.generation import Completion, generate, greedy
+from core.generation import generate, greedy
 from core.progress import log
-from core.records import Message, Turn
-from rewriter.rewriter import LocalBackend, Rewriter
+from core.records import Turn
+from rewriter.rewriter import Rewriter
 from rewriter.sampling import sampler, uniform_draws
 from rewriter.serve import ServeFlags
 
@@ -29,23 +29,6 @@ Text = Annotated[str, StringConstraints(max_length=MAX_CHARACTERS)]
 Question = Annotated[str, StringConstraints(max_length=MAX_CHARACTERS, pattern=r"\S")]
 
 
-class HistoryMessage(BaseModel):
-    """A message of a conversation."""
-
-    model_config = ConfigDict(extra="forbid")
-    role: Literal["user", "assistant"]
-    content: Text
-
-
-class RewriteRequest(BaseModel):
-    """A conversation and its last question."""
-
-    model_config = ConfigDict(extra="forbid")
-    history: list[HistoryMessage] = Field(default=[], max_length=MAX_MESSAGES)
-    question: Question
-    n: int = Field(default=1, ge=1, le=MAX_SAMPLES)
-
-
 class ChatMessage(BaseModel):
     """A message of the OpenAI protocol."""
 
@@ -53,11 +36,24 @@ class ChatMessage(BaseModel):
     content: Text
 
 
+class HistoryMessage(ChatMessage, extra="forbid"):
+    """A message of a conversation."""
+
+    role: Literal["user", "assistant"]
+
+
+class RewriteRequest(BaseModel, extra="forbid"):
+    """A conversation and its last question."""
+
+    history: list[HistoryMessage] = Field(default=[], max_length=MAX_MESSAGES)
+    question: Question
+    n: int = Field(default=1, ge=1, le=MAX_SAMPLES)
+
+
 class ChatRequest(BaseModel):
     """A request of the OpenAI protocol; other fields than these are not looked at."""
 
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
-    model: str = ""
     n: int = Field(default=1, ge=1, le=MAX_SAMPLES)
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -66,41 +62,40 @@ class ChatRequest(BaseModel):
     seed: int = 0
     stream: bool = False
 
-
-@dataclass
-class Job:
-    """A request that waits for the model. Jobs with equal `kind` are answered in one batch."""
-
-    kind: tuple
-    request: Any
-    answer: asyncio.Future
+    @property
+    def max_new_tokens(self) -> int | None:
+        return self.max_tokens or self.max_completion_tokens
 
 
 class Batcher:
     """Answers requests in batches: those that arrive while the model works wait for the next one.
 
     Args:
-        rewriter: the model and its settings.
         max_batch: most requests of a batch.
         max_queue: most requests that wait.
     """
 
-    def __init__(self, rewriter: Rewriter, max_batch: int, max_queue: int):
-        self.rewriter, self.max_batch = rewriter, max_batch
-        self.queue: asyncio.Queue[Job] = asyncio.Queue(max_queue)
+    def __init__(self, max_batch: int, max_queue: int):
+        self.max_batch = max_batch
+        self.queue: asyncio.Queue[tuple[tuple, Any, asyncio.Future]] = asyncio.Queue(max_queue)
 
-    async def submit(self, kind: tuple, request: Any) -> Any:
+    async def submit(self, answer: Callable[[list], list], settings: tuple, request: Any) -> Any:
         """The answer to a request.
 
+        Args:
+            answer: answers a batch of requests; gives an exception for a request that it cannot answer.
+            settings: requests with the same settings may share a batch.
+            request: passed to `answer`.
+
         Raises:
-            HTTPException: status 429, too many requests wait; status 422, the model cannot take this one.
+            HTTPException: status 429, too many requests wait; or what `answer` gave.
         """
-        job = Job(kind, request, asyncio.get_running_loop().create_future())
+        future = asyncio.get_running_loop().create_future()
         try:
-            self.queue.put_nowait(job)
+            self.queue.put_nowait(((answer, *settings), request, future))
         except asyncio.QueueFull as error:
             raise HTTPException(429, f"{self.queue.maxsize} requests are waiting; try again later.") from error
-        return await job.answer
+        return await future
 
     async def run(self) -> None:
         """Answer batches until the task is cancelled."""
@@ -108,82 +103,78 @@ class Batcher:
             jobs = [await self.queue.get()]
             while len(jobs) < self.max_batch and not self.queue.empty():
                 jobs.append(self.queue.get_nowait())
-            by_kind = defaultdict(list)
-            for job in jobs:
-                by_kind[job.kind].append(job)
-            for kind, group in by_kind.items():
-                function = self._rewrite if kind[0] == "rewrite" else self._chat
+            groups = defaultdict(list)
+            for key, request, future in jobs:
+                groups[key].append((request, future))
+            for (answer, *_), group in groups.items():
                 try:
-                    answers = await asyncio.to_thread(function, [job.request for job in group])
+                    answers = await asyncio.to_thread(answer, [request for request, _ in group])
                 except Exception as error:  # one bad batch must not end the service
                     answers = [error] * len(group)
-                for job, answer in zip(group, answers, strict=True):
-                    if isinstance(answer, Exception) and not job.answer.done():
-                        job.answer.set_exception(answer)
-                    elif not job.answer.done():  # else the client has gone
-                        job.answer.set_result(answer)
+                for (_, future), result in zip(group, answers, strict=True):
+                    if future.done():  # the client has gone
+                        continue
+                    if isinstance(result, Exception):
+                        future.set_exception(result)
+                    else:
+                        future.set_result(result)
 
-    def _rewrite(self, requests: list[RewriteRequest]) -> list[list[str]]:
-        # The id seeds the samples; a conversation gives the same ones in any batch, as in `Rewriter.rewrite`.
-        turns = [
-            Turn("question", tuple(message.model_dump() for message in request.history), request.question)
-            for request in requests
+
+def rewrite_batch(rewriter: Rewriter, requests: list[RewriteRequest]) -> list[list[str]]:
+    """The queries of each request; all have the same `n`."""
+    # The id seeds the samples; a conversation gives the same ones in any batch, as in `Rewriter.rewrite`.
+    turns = [Turn("question", tuple(message.model_dump() for message in r.history), r.question) for r in requests]
+    return rewriter.queries(turns, requests[0].n)
+
+
+def chat_batch(rewriter: Rewriter, requests: list[ChatRequest]) -> list[list[dict[str, Any]] | HTTPException]:
+    """The choices for each request, or why there are none; all have the same limits and sampling settings."""
+    first, lm = requests[0], rewriter.backend.lm
+    longest = first.max_new_tokens or rewriter.options.max_new_tokens
+    chats = [[message.model_dump() for message in request.messages] for request in requests]
+    prompts = chat_ids(lm.tokenizer, chats)
+    fitting = [i for i, ids in enumerate(prompts) if len(ids) + longest <= lm.context]
+    choose = greedy
+    if first.temperature > 0 and fitting:
+        draws = [uniform_draws(requests[i].seed, repr(chats[i]), first.n, longest) for i in fitting]
+        choose = sampler(torch.cat(draws).to(lm.device), max(first.temperature, 0.01), first.top_p)
+    outputs = generate(lm, [prompts[i] for i in fitting], longest, rewriter.options.batch_tokens, choose, first.n)
+    answers: list[list[dict[str, Any]] | HTTPException] = [
+        HTTPException(422, f"the prompt has {len(ids)} tokens; {lm.context - longest} fit beside the answer.")
+        for ids in prompts
+    ]
+    for i, completions in zip(fitting, outputs, strict=True):
+        answers[i] = [
+            {
+                "index": index,
+                "message": {
+                    "role": "assistant",
+                    "content": lm.tokenizer.decode(completion.ids, skip_special_tokens=True).strip(),
+                },
+                "finish_reason": "stop" if completion.ended else "length",
+            }
+            for index, completion in enumerate(completions)
         ]
-        return self.rewriter.queries(turns, requests[0].n)
-
-    def _chat(self, requests: list[ChatRequest]) -> list[list[Completion] | Exception]:
-        first, lm = requests[0], self.rewriter.backend.lm
-        longest = first.max_tokens or first.max_completion_tokens or self.rewriter.options.max_new_tokens
-        chats: list[list[Message]] = [[message.model_dump() for message in r.messages] for r in requests]
-        prompts = chat_ids(lm.tokenizer, chats)
-        fitting = [i for i, ids in enumerate(prompts) if len(ids) + longest <= lm.context]
-        choose = greedy
-        if first.temperature > 0 and fitting:
-            draws = [uniform_draws(requests[i].seed, repr(chats[i]), first.n, longest) for i in fitting]
-            choose = sampler(torch.cat(draws).to(lm.device), max(first.temperature, 0.01), first.top_p)
-        outputs = generate(
-            lm, [prompts[i] for i in fitting], longest, self.rewriter.options.batch_tokens, choose, first.n
-        )
-        answers: list[list[Completion] | Exception] = [
-            HTTPException(422, f"the prompt has {len(ids)} tokens; {lm.context - longest} fit beside the answer.")
-            for ids in prompts
-        ]
-        for i, completions in zip(fitting, outputs, strict=True):
-            answers[i] = completions
-        return answers
-
-
-def serve(flags: ServeFlags) -> None:
-    """Serve until a signal ends the process; requests in flight are answered first.
-
-    Raises:
-        InputError: the rewriter cannot be loaded.
-    """
-    rewriter = Rewriter.from_pretrained(flags.rewriter, **({"dtype": flags.dtype} if flags.dtype else {}))
-    app = app_for(rewriter, flags)
-    log.info("serving %s as `%s` on http://%s:%d", flags.rewriter, flags.name, flags.host, flags.port)
-    uvicorn.run(app, host=flags.host, port=flags.port, log_level="warning")
+    return answers
 
 
 def app_for(rewriter: Rewriter, flags: ServeFlags) -> FastAPI:
     """The service of a rewriter with a model in this process."""
-    assert isinstance(rewriter.backend, LocalBackend)
-    batcher = Batcher(rewriter, flags.max_batch, flags.max_queue)
+    batcher = Batcher(flags.max_batch, flags.max_queue)
+    rewrite_all, chat_all = partial(rewrite_batch, rewriter), partial(chat_batch, rewriter)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         worker = asyncio.create_task(batcher.run())
         yield
         worker.cancel()
-        with suppress(asyncio.CancelledError):
-            await worker
 
     app = FastAPI(title="Query rewriter", lifespan=lifespan)
 
     @app.middleware("http")
     async def limit_body(request: Request, call_next):
-        length = request.headers.get("content-length")
-        if request.method == "POST" and (length is None or not length.isdecimal()):
+        length = request.headers.get("content-length", "")
+        if request.method == "POST" and not length.isdecimal():
             return JSONResponse({"detail": "the header Content-Length is missing."}, 411)
         if request.method == "POST" and int(length) > flags.max_body:
             message = f"the request has {length} bytes; at most {flags.max_body} are taken."
@@ -192,35 +183,17 @@ def app_for(rewriter: Rewriter, flags: ServeFlags) -> FastAPI:
 
     @app.post("/rewrite")
     async def rewrite(request: RewriteRequest) -> dict[str, Any]:
-        queries = await batcher.submit(("rewrite", request.n), request)
+        queries = await batcher.submit(rewrite_all, (request.n,), request)
         return {"query": queries[0], "queries": queries}
 
     @app.post("/v1/chat/completions")
     async def chat(request: ChatRequest) -> dict[str, Any]:
         if request.stream:
             raise HTTPException(422, "`stream` is not supported; leave it out.")
-        longest = request.max_tokens or request.max_completion_tokens
-        kind = ("chat", request.n, request.temperature, request.top_p, longest)
-        completions: list[Completion] = await batcher.submit(kind, request)
-        tokenizer = rewriter.backend.lm.tokenizer
-        choices = [
-            {
-                "index": index,
-                "message": {
-                    "role": "assistant",
-                    "content": tokenizer.decode(completion.ids, skip_special_tokens=True).strip(),
-                },
-                "finish_reason": "stop" if completion.ended else "length",
-            }
-            for index, completion in enumerate(completions)
-        ]
-        return {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": flags.name,
-            "choices": choices,
-        }
+        settings = (request.n, request.temperature, request.top_p, request.max_new_tokens)
+        choices = await batcher.submit(chat_all, settings, request)
+        identity = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time())}
+        return identity | {"model": flags.name, "choices": choices}
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -231,3 +204,14 @@ def app_for(rewriter: Rewriter, flags: ServeFlags) -> FastAPI:
         return {"status": "ok", "waiting": batcher.queue.qsize()}
 
     return app
+
+
+def serve(flags: ServeFlags) -> None:
+    """Serve until a signal ends the process; requests in flight are answered first.
+
+    Raises:
+        InputError: the rewriter cannot be loaded.
+    """
+    rewriter = Rewriter.from_pretrained(flags.rewriter, **({"dtype": flags.dtype} if flags.dtype else {}))
+    log.info("serving %s as `%s` on http://%s:%d", flags.rewriter, flags.name, flags.host, flags.port)
+    uvicorn.run(app_for(rewriter, flags), host=flags.host, port=flags.port, log_level="warning")

@@ -73,7 +73,7 @@ def test_a_rewriter_by_its_url(serve, rewriter, tmp_path):
     save_adapter_settings(tmp_path, rewriter.options)
     remote = Rewriter.from_url(f"{serve(name='talpa')}/v1", "talpa", settings=tmp_path)
     assert remote.rewrite(HISTORY, QUESTION) == rewriter.rewrite(HISTORY, QUESTION)
-    assert [model.id for model in remote.backend.server.client.models.list()] == ["talpa"]
+    assert [model.id for model in remote.backend.client.models.list()] == ["talpa"]
     assert 1 <= len(remote.rewrite(HISTORY, QUESTION, n=3)) <= 3
 
 
