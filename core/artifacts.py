@@ -24,24 +24,41 @@ def sha256(*paths: Path) -> str:
     return digest.hexdigest()
 
 
+def read_json_texts(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Number, place and JSON text of each record of a JSONL file, or of a `.json` file with a list.
+
+    Raises:
+        InputError: the file cannot be read, or holds a list that is not valid JSON (names the line).
+    """
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            is_list = path.suffix == ".json" and file.read(1 << 12).lstrip().startswith("[")
+            file.seek(0)
+            if is_list:
+                for number, record in enumerate(json.load(file), 1):
+                    yield number, f"{path}: record {number}", json.dumps(record)
+                return
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, f"{path}:{number}", line
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start}: {error.reason}).") from error
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}:{error.lineno}: not valid JSON: {error.msg} at column {error.colno}.") from error
+    except (ValueError, RecursionError) as error:  # a number that is too long, lists too deep in each other
+        raise InputError(f"{path}: cannot be read as JSON: {error}.") from error
+
+
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Line number and object of each line of a JSONL file; empty lines are skipped.
 
     Raises:
         InputError: the file is missing, or a line is no JSON object (names file and line).
     """
-    try:
-        handle = path.open(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
-    with handle:
-        try:
-            for number, line in enumerate(handle, 1):
-                if not line.strip():
-                    continue
-                yield number, json_object(line, f"{path}:{number}")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}: not UTF-8 text (byte {error.start}: {error.reason}).") from error
+    for number, place, text in read_json_texts(path):
+        yield number, json_object(text, place)
 
 
 def json_value(text: str, place: str) -> Any:

@@ -81,11 +81,7 @@ def load_split(source: DataSource, split: str) -> list[Turn]:
 def part_of(turns: Sequence[Turn], split: str, holdout: float, development_share: float) -> list[Turn]:
     """The turns of one split of a file: whole conversations, first training, then development, then test.
 
-    Args:
-        turns: of the file; a conversation is placed by its first turn.
-        split: `train`, `development` or `test`.
-        holdout: share of the conversations.
-        development_share: share of those that are not for testing.
+    `holdout` is a share of the conversations, `development_share` one of those that are not for testing.
     """
     conversations = list(dict.fromkeys(turn.group for turn in turns))
     test = len(conversations) - rounded_up(holdout * len(conversations))

@@ -8,7 +8,6 @@ messages, or an object that has it as `messages` (OpenAI), `conversations` (Shar
 systems, tools and developers are left out. `id` or `conversation_id` names a conversation; without one, its line does.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,14 +17,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from core.artifacts import json_value
+from core.artifacts import json_value, read_json_texts
 from core.cli import parse_flags, run_command
 from core.errors import InputError, short
 from core.json_records import parse_record
 from core.progress import log, set_up_logging
 from core.records import Identifier, Turn
 from core.schema import Validated
-from rewriter.record_files import read_json_texts, write_records
+from rewriter.record_files import write_records
 
 ROLES = {
     "user": "user", "human": "user", "prompter": "user",
@@ -96,48 +95,33 @@ class ImportFlags(Validated):
 def main(argv: list[str] | None = None) -> None:
     flags = parse_flags(ImportFlags, __doc__, argv)
     set_up_logging()
-    counts: Counter[str] = Counter()
-    write_records(flags.output, import_turns(flags, counts))
-    if not counts["turns"]:
-        flags.output.unlink()
-        raise InputError(
-            f"{flags.from_}: no question of a user in it; see `--help` for what a conversation looks like."
-        )
-    log.info(
-        "%d turns of %d conversations (%d without a reply, %d conversations left out) -> %s",
-        counts["turns"], counts["conversations"], counts["without_reply"], counts["skipped"], flags.output,
-    )  # fmt: skip
-    log.info("to train on them: accelerate launch train/dpo.py --config configs/own_data.yaml --data.train %s "
-             "--data.corpus corpus.jsonl", flags.output)  # fmt: skip
-
-
-def import_turns(flags: ImportFlags, counts: Counter[str]) -> Iterator[Turn]:
-    """The turns of a log of chats.
-
-    Args:
-        flags: of the command.
-        counts: of `turns`, `conversations`, turns `without_reply` and conversations that were `skipped`; updated.
-
-    Raises:
-        InputError: the file or, with `on_bad: stop`, a conversation cannot be read.
-    """
+    turns: list[Turn] = []
     names: set[str] = set()
+    skipped = 0
     for number, place, text in read_json_texts(flags.from_):
         try:
             conversation = read_conversation(text, place)
             name = conversation.id or f"chat{number}"
             if name in names:
                 raise InputError(f"{place}: the conversation id {short(name)} is repeated; ids must be unique.")
+            names.add(name)
+            turns += conversation.turns(name)
         except InputError as error:
             if flags.on_bad == "stop":
                 raise InputError(f"{error} `--on_bad skip` leaves such conversations out.") from error
-            counts["skipped"] += 1
+            skipped += 1
             log.warning("left out: %s", error)
-            continue
-        names.add(name)
-        turns = list(conversation.turns(name))
-        counts.update(conversations=1, turns=len(turns), without_reply=sum(not turn.reply for turn in turns))
-        yield from turns
+    if not turns:
+        raise InputError(
+            f"{flags.from_}: no question of a user in it; see `--help` for what a conversation looks like."
+        )
+    write_records(flags.output, turns)
+    log.info(
+        "%d turns of %d conversations (%d without a reply, %d conversations left out) -> %s",
+        len(turns), len(names), sum(not turn.reply for turn in turns), skipped, flags.output,
+    )  # fmt: skip
+    log.info("to train on them: accelerate launch train/dpo.py --config configs/own_data.yaml --data.train %s "
+             "--data.corpus corpus.jsonl", flags.output)  # fmt: skip
 
 
 def read_conversation(text: str, place: str) -> Conversation:

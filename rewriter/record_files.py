@@ -5,39 +5,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from core.artifacts import json_object, write_atomic
+from core.artifacts import json_object, read_json_texts, write_atomic
 from core.errors import InputError
 from core.json_records import parse_record, to_json_dict
 from core.records import Turn
 
 T = TypeVar("T")
-
-
-def read_json_texts(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Number, place and JSON text of each record.
-
-    Raises:
-        InputError: the file cannot be read, or holds a list that is not valid JSON (names the line).
-    """
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            is_list = path.suffix == ".json" and file.read(1 << 12).lstrip().startswith("[")
-            file.seek(0)
-            if is_list:
-                for number, record in enumerate(json.load(file), 1):
-                    yield number, f"{path}: record {number}", json.dumps(record)
-                return
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield number, f"{path}:{number}", line
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text (byte {error.start}: {error.reason}).") from error
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}: not valid JSON: {error.msg} at column {error.colno}.") from error
-    except (ValueError, RecursionError) as error:  # a number that is too long, lists too deep in each other
-        raise InputError(f"{path}: cannot be read as JSON: {error}.") from error
 
 
 def read_records(kind: type[T], path: Path) -> Iterator[tuple[str, T]]:
@@ -55,15 +28,7 @@ def read_records(kind: type[T], path: Path) -> Iterator[tuple[str, T]]:
 
 
 def unique_turns(path: Path, turns: Iterable[tuple[str, Turn]]) -> list[Turn]:
-    """The turns of a file, in its order.
-
-    Args:
-        path: the file.
-        turns: the place and the turn of each record.
-
-    Raises:
-        InputError: an id is repeated, or there is no turn.
-    """
+    """The turns of a file, given with their places; raises InputError where an id is repeated or there is no turn."""
     by_id: dict[str, Turn] = {}
     for place, turn in turns:
         if turn.id in by_id:

@@ -3,11 +3,9 @@
 import asyncio
 import time
 import uuid
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 import uvicorn
@@ -16,7 +14,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, StringConstraints
 
 from core.chat import chat_ids
-from core.generation import generate, greedy
+from core.generation import Completion, generate, greedy
+from core.language_model import LanguageModel
 from core.progress import log
 from core.records import Turn
 from rewriter.rewriter import Rewriter
@@ -67,6 +66,14 @@ class ChatRequest(BaseModel):
         return self.max_tokens or self.max_completion_tokens
 
 
+class Job(NamedTuple):
+    """A request that waits for the model. Jobs with equal keys may share a batch."""
+
+    key: tuple  # function that answers a batch, settings of the request
+    request: Any
+    result: asyncio.Future
+
+
 class Batcher:
     """Answers requests in batches: those that arrive while the model works wait for the next one.
 
@@ -76,48 +83,39 @@ class Batcher:
     """
 
     def __init__(self, max_batch: int, max_queue: int):
-        self.max_batch = max_batch
-        self.queue: asyncio.Queue[tuple[tuple, Any, asyncio.Future]] = asyncio.Queue(max_queue)
+        self.max_batch, self.max_queue = max_batch, max_queue
+        self.waiting: list[Job] = []
+        self.worker: asyncio.Task | None = None
 
     async def submit(self, answer: Callable[[list], list], settings: tuple, request: Any) -> Any:
-        """The answer to a request.
-
-        Args:
-            answer: answers a batch of requests; gives an exception for a request that it cannot answer.
-            settings: requests with the same settings may share a batch.
-            request: passed to `answer`.
+        """The answer to a request; `answer` makes those of a batch of requests with the same settings.
 
         Raises:
-            HTTPException: status 429, too many requests wait; or what `answer` gave.
+            HTTPException: status 429, too many requests wait; or what `answer` gave in place of this answer.
         """
-        future = asyncio.get_running_loop().create_future()
-        try:
-            self.queue.put_nowait(((answer, *settings), request, future))
-        except asyncio.QueueFull as error:
-            raise HTTPException(429, f"{self.queue.maxsize} requests are waiting; try again later.") from error
-        return await future
+        if len(self.waiting) >= self.max_queue:
+            raise HTTPException(429, f"{self.max_queue} requests are waiting; try again later.")
+        job = Job((answer, *settings), request, asyncio.get_running_loop().create_future())
+        self.waiting.append(job)
+        if self.worker is None or self.worker.done():
+            self.worker = asyncio.create_task(self._answer_waiting())
+        return await job.result
 
-    async def run(self) -> None:
-        """Answer batches until the task is cancelled."""
-        while True:
-            jobs = [await self.queue.get()]
-            while len(jobs) < self.max_batch and not self.queue.empty():
-                jobs.append(self.queue.get_nowait())
-            groups = defaultdict(list)
-            for key, request, future in jobs:
-                groups[key].append((request, future))
-            for (answer, *_), group in groups.items():
-                try:
-                    answers = await asyncio.to_thread(answer, [request for request, _ in group])
-                except Exception as error:  # one bad batch must not end the service
-                    answers = [error] * len(group)
-                for (_, future), result in zip(group, answers, strict=True):
-                    if future.done():  # the client has gone
-                        continue
-                    if isinstance(result, Exception):
-                        future.set_exception(result)
-                    else:
-                        future.set_result(result)
+    async def _answer_waiting(self) -> None:
+        while self.waiting:
+            answer, *_ = key = self.waiting[0].key
+            same = [job for job in self.waiting if job.key == key]
+            others = [job for job in self.waiting if job.key != key]
+            batch, self.waiting = same[: self.max_batch], others + same[self.max_batch :]
+            try:
+                results = await asyncio.to_thread(answer, [job.request for job in batch])
+            except Exception as error:  # one bad batch must not end the service
+                results = [error] * len(batch)
+            for job, result in zip(batch, results, strict=True):
+                if isinstance(result, Exception) and not job.result.done():
+                    job.result.set_exception(result)
+                elif not job.result.done():  # else the client has gone
+                    job.result.set_result(result)
 
 
 def rewrite_batch(rewriter: Rewriter, requests: list[RewriteRequest]) -> list[list[str]]:
@@ -144,32 +142,22 @@ def chat_batch(rewriter: Rewriter, requests: list[ChatRequest]) -> list[list[dic
         for ids in prompts
     ]
     for i, completions in zip(fitting, outputs, strict=True):
-        answers[i] = [
-            {
-                "index": index,
-                "message": {
-                    "role": "assistant",
-                    "content": lm.tokenizer.decode(completion.ids, skip_special_tokens=True).strip(),
-                },
-                "finish_reason": "stop" if completion.ended else "length",
-            }
-            for index, completion in enumerate(completions)
-        ]
+        answers[i] = [to_choice(lm, index, completion) for index, completion in enumerate(completions)]
     return answers
+
+
+def to_choice(lm: LanguageModel, index: int, completion: Completion) -> dict[str, Any]:
+    """A completion in the OpenAI protocol."""
+    text = lm.tokenizer.decode(completion.ids, skip_special_tokens=True).strip()
+    message = {"role": "assistant", "content": text}
+    return {"index": index, "message": message, "finish_reason": "stop" if completion.ended else "length"}
 
 
 def app_for(rewriter: Rewriter, flags: ServeFlags) -> FastAPI:
     """The service of a rewriter with a model in this process."""
     batcher = Batcher(flags.max_batch, flags.max_queue)
     rewrite_all, chat_all = partial(rewrite_batch, rewriter), partial(chat_batch, rewriter)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        worker = asyncio.create_task(batcher.run())
-        yield
-        worker.cancel()
-
-    app = FastAPI(title="Query rewriter", lifespan=lifespan)
+    app = FastAPI(title="Query rewriter")
 
     @app.middleware("http")
     async def limit_body(request: Request, call_next):
@@ -201,7 +189,7 @@ def app_for(rewriter: Rewriter, flags: ServeFlags) -> FastAPI:
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        return {"status": "ok", "waiting": batcher.queue.qsize()}
+        return {"status": "ok", "waiting": len(batcher.waiting)}
 
     return app
 

@@ -48,16 +48,8 @@ def check_counts(name: str, split: str, turns: Sequence[Turn]) -> None:
 
 
 def write_corpus(path: Path, corpus: Path, turns: Sequence[Turn]) -> None:
-    """Write the passages of an MTRAG domain as a collection.
-
-    Args:
-        path: the passages as published.
-        corpus: the file to write.
-        turns: those of the domain.
-
-    Raises:
-        InputError: the passages cannot be read, or a gold passage of the turns is not among them.
-    """
+    """Write the passages of an MTRAG domain as a collection; raises InputError where a gold passage is not among
+    them."""
     passages = list(read_passages(path))
     gold = {doc for turn in turns for doc in turn.relevant}
     if missing := sorted(gold - {passage.id for passage in passages}):
