@@ -15,7 +15,7 @@ from rewriter.prompts import RewritePrompt, normalized, search_query
 from rewriter.sampling import greedy_rewrites, sample_rewrites
 
 if TYPE_CHECKING:
-    from rewriter.chat_server import ServerBackend
+    from rewriter.server_backend import ServerBackend
 
 
 class LocalBackend:
@@ -97,7 +97,7 @@ class Rewriter:
         if options is None:
             raise InputError(f"there is no rewriter.json in {settings}.")
         try:
-            from rewriter.chat_server import ServerBackend  # needs an optional package
+            from rewriter.server_backend import ServerBackend  # needs an optional package
         except ImportError as error:
             raise InputError(f"{error}; install it with pip install -e '.[serve]'") from error
         return cls(ServerBackend(url, model, api_key), options)

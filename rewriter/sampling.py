@@ -21,17 +21,8 @@ from rewriter.prompts import RewritePrompt, normalized, read_rewrite, search_que
 def prompts_of(
     lm: LanguageModel, turns: Sequence[Turn], prompt: RewritePrompt, room: int
 ) -> list[tuple[list[int], int]]:
-    """Token ids of turns' rewrite prompts, with the oldest messages left out where the context is too short.
-
-    Args:
-        lm: the rewriter.
-        turns: the turns.
-        prompt: how a rewrite is asked for.
-        room: tokens to leave for the output.
-
-    Returns:
-        For each turn the ids and how many messages were left out.
-    """
+    """Token ids of each turn's rewrite prompt, and how many of its oldest messages were left out so that the context
+    has `room` for the output."""
 
     def chat(turn: Turn, cut: int) -> list[Message] | None:
         return None if cut > len(turn.history) else prompt.messages(turn.history[cut:], turn.question)

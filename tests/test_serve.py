@@ -78,7 +78,7 @@ def test_a_rewriter_by_its_url(serve, rewriter, tmp_path):
 
 
 def test_a_server_that_is_not_there_is_named(monkeypatch):
-    monkeypatch.setattr("rewriter.chat_server.RETRIES", 0)
+    monkeypatch.setattr("rewriter.server_backend.RETRIES", 0)
     remote = Rewriter.from_url(f"http://127.0.0.1:{free_port()}/v1", "m")
     with pytest.raises(InputError, match="http://127.0.0.1:.*: Connection error"):
         remote.rewrite(HISTORY, QUESTION)
