@@ -40,31 +40,57 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         ) from error
 
 
+def read_json_texts(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Number, place and JSON text of each record of a JSONL file, or of a `.json` file with a list.
+
+    Raises:
+        InputError: the file cannot be read, or holds a list that is not valid JSON (names the line).
+    """
+    if path.suffix == ".json" and (text := "".join(line for _, line in read_lines(path))).lstrip().startswith("["):
+        try:
+            records = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}:{error.lineno}: not valid JSON: {error.msg} at column {error.colno}.") from error
+        except (ValueError, RecursionError) as error:  # a number that is too long, lists too deep in each other
+            raise InputError(f"{path}: cannot be read as JSON: {error}.") from error
+        for number, record in enumerate(records, 1):
+            yield number, f"{path}: record {number}", json.dumps(record)
+        return
+    for number, line in read_lines(path):
+        yield number, f"{path}:{number}", line
+
+
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Line number and object of each line of a JSONL file; empty lines are skipped.
 
     Raises:
         InputError: the file is missing, or a line is no JSON object (names file and line).
     """
-    for number, line in read_lines(path):
-        yield number, json_object(line, f"{path}:{number}")
+    for number, place, text in read_json_texts(path):
+        yield number, json_object(text, place)
 
 
-def json_object(line: str, place: str) -> dict[str, Any]:
-    """The JSON object of one line.
+def json_value(text: str, place: str) -> Any:
+    """The value of a JSON text of one line.
 
     Raises:
-        InputError: the line is no JSON object that can be written again; begins with `place`.
+        InputError: the text is no JSON that can be written again; begins with `place`.
     """
     try:
-        record = json.loads(line)
-        json.dumps(record, ensure_ascii=False).encode()
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise InputError(f"{place}: not valid JSON: {error.msg} at column {error.colno}.") from error
     except UnicodeEncodeError as error:
         raise InputError(f"{place}: half a character (a lone surrogate) in a text.") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{place}: cannot be read as JSON: {error}.") from error
+    return value
+
+
+def json_object(line: str, place: str) -> dict[str, Any]:
+    """The JSON object of one line; raises InputError where it is none, as `json_value` does."""
+    record = json_value(line, place)
     if not isinstance(record, dict):
         raise InputError(f"{place}: expected a JSON object, got {type(record).__name__}.")
     return record

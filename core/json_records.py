@@ -15,6 +15,7 @@ EXPECTED = {
     "string_type": "a text",
     "string_pattern_mismatch": "a text that is not empty",
     "int_type": "a whole number",
+    "int_parsing": "a whole number",
     "float_type": "a number",
     "bool_type": "true or false",
     "list_type": "a list",
@@ -35,10 +36,11 @@ def parse_record(kind: type[T], record: dict[str, Any], place: str) -> T:
     Raises:
         InputError: a field is missing or has a wrong value; begins with `place`.
     """
+    values = {key: value for key, value in record.items() if value is not None}
     try:
-        return adapter_of(kind).validate_python({key: value for key, value in record.items() if value is not None})
-    except ValidationError as caught:
-        raise InputError(f"{place}: {explain(caught.errors()[0], record)}") from caught
+        return adapter_of(kind).validate_python(values)
+    except ValidationError as error:
+        raise InputError(f"{place}: {explain(error.errors()[0], values)}") from error
 
 
 def explain(error: dict[str, Any], record: dict[str, Any]) -> str:

@@ -74,38 +74,17 @@ class RewriterFlags(Validated):
 
 
 def rewriter_options(flags: RewriterFlags) -> RewriterSettings:
-    """The settings that the rewriter was trained with, overridden by flags.
-
-    Raises:
-        InputError: no base model is known.
-    """
+    """The settings that the rewriter was trained with, overridden by flags; raises InputError where no base model is
+    known."""
     name = flags.rewriter or flags.adapter
-    saved = load_adapter_settings(name) if name else None
-    options = saved or RewriterSettings(adapter=name, model=flags.model)
+    options = (load_adapter_settings(name) if name else None) or RewriterSettings(adapter=name)
     values = {option: getattr(flags, option) for option in OPTIONS}
     options = replace(options, **{option: value for option, value in values.items() if value is not None})
+    if not options.model and name:
+        raise InputError(f"there is no rewriter.json in {name}; name its base model with `--model`.")
     if not options.model:
-        if name:
-            raise InputError(f"there is no rewriter.json in {name}; name its base model with `--model`.")
         raise InputError("no rewriter is named; give a run folder or an adapter, or a base model with `--model`.")
     return options
-
-
-def main(argv: list[str] | None = None) -> None:
-    flags = parse_flags(RewriterFlags, __doc__, argv)
-    options, turns = rewriter_options(flags), read_turns(flags.input) if flags.input else []
-
-    from rewriter.rewriter import Rewriter
-
-    rewriter = Rewriter.from_settings(options)
-    if not flags.input:
-        converse(rewriter, flags.n)
-        return
-    lines = query_lines(rewriter, turns, flags.n)
-    if flags.output:
-        write_atomic(flags.output, lines)
-    else:
-        sys.stdout.writelines(lines)
 
 
 def query_lines(rewriter: "Rewriter", turns: Sequence[Turn], n: int) -> Iterator[str]:
@@ -117,6 +96,21 @@ def query_lines(rewriter: "Rewriter", turns: Sequence[Turn], n: int) -> Iterator
                 values = {"query": queries[0]} if n == 1 else {"queries": queries}
                 yield json.dumps({"id": turn.id, **values}, ensure_ascii=False) + "\n"
             progress.advance(len(batch))
+
+
+def main(argv: list[str] | None = None) -> None:
+    flags = parse_flags(RewriterFlags, __doc__, argv)
+    options, turns = rewriter_options(flags), read_turns(flags.input) if flags.input else []
+
+    from rewriter.rewriter import Rewriter
+
+    rewriter = Rewriter.from_settings(options)
+    if not flags.input:
+        converse(rewriter, flags.n)
+    elif flags.output:
+        write_atomic(flags.output, query_lines(rewriter, turns, flags.n))
+    else:
+        sys.stdout.writelines(query_lines(rewriter, turns, flags.n))
 
 
 if __name__ == "__main__":

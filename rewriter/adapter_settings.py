@@ -43,21 +43,14 @@ def load_adapter_settings(name: str | Path) -> RewriterSettings | None:
     if (folder / "adapter" / FILE).is_file():
         folder = folder / "adapter"
     if folder.is_dir():
-        path, is_adapter = folder / FILE, (folder / "adapter_config.json").is_file()
-        name = str(folder)
+        name = folder
     else:
-        path, is_adapter = download_settings(str(name))
-    if not path.is_file():
+        try:
+            folder = Path(snapshot_download(str(name), allow_patterns=[FILE, "adapter_config.json"]))
+        except (OSError, HfHubHTTPError, HFValidationError, json.JSONDecodeError) as error:
+            raise InputError(f"{name} is no folder, and cannot be read from the Hub ({first_line(error)}).") from error
+    if not (folder / FILE).is_file():
         return None
-    values = read_json(path, *FIELDS)
-    values = {field: values[field] for field in FIELDS}
-    return RewriterSettings(**values, adapter=name) if is_adapter else RewriterSettings(**values | {"model": name})
-
-
-def download_settings(name: str) -> tuple[Path, bool]:
-    """The `rewriter.json` of a Hub id, and whether the repository is an adapter."""
-    try:
-        folder = Path(snapshot_download(name, allow_patterns=[FILE, "adapter_config.json"]))
-    except (OSError, HfHubHTTPError, HFValidationError, json.JSONDecodeError) as error:
-        raise InputError(f"{name} is no folder, and cannot be read from the Hub ({first_line(error)}).") from error
-    return folder / FILE, (folder / "adapter_config.json").is_file()
+    values = read_json(folder / FILE, *FIELDS)
+    kind = "adapter" if (folder / "adapter_config.json").is_file() else "model"
+    return RewriterSettings(**{field: values[field] for field in FIELDS} | {kind: str(name)})

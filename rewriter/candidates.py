@@ -7,7 +7,7 @@ from typing import Any
 
 from core.language_model import check_room
 from core.model_spec import ModelSpec
-from core.records import Turn, TurnRecord
+from core.records import TurnRecord
 from core.settings import RewriterSettings, RunSettings
 from core.stage_runner import run_stage
 from core.stages import Stage
@@ -38,15 +38,7 @@ def make_candidates(run: RunSettings, name: str, turns: TurnSet, model: ModelSpe
         lm = model.load()
         check_room(lm, options.max_new_tokens, "rewriter.max_new_tokens")
         prompt = RewritePrompt.of(options, examples=True)
-
-        def sample(batch: list[Turn]) -> list[TurnRecord]:
-            sampled = sample_rewrites(lm, batch, options, prompt, run.seed)
-            return [
-                TurnRecord(turn.id, turn.dataset, tuple(candidates), counts)
-                for turn, (candidates, counts) in zip(batch, sampled, strict=True)
-            ]
-
-        return sample
+        return lambda batch: sample_rewrites(lm, batch, options, prompt, run.seed)
 
     return run_stage(stage, turns, BATCH_SIZE, load_worker, summarize, run.max_failed_fraction)
 

@@ -14,13 +14,8 @@ def printable(text: str) -> str:
 
 
 def converse(rewriter: "Rewriter", n: int, lines_of: Callable[[str], Iterable[str]] = lambda query: ()) -> None:
-    """Ask for questions and answers, and print what to search, until a question is empty.
-
-    Args:
-        rewriter: the rewriter.
-        n: queries per question: 1 for the most likely one, more for samples.
-        lines_of: lines to print below a query.
-    """
+    """Ask for questions and answers until a question is empty, and print `n` queries for each, with the lines of
+    `lines_of` below them."""
     history: list[dict[str, str]] = []
     sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     print("Ask; then give the assistant's answer, for the next question to refer to. An empty question ends.")

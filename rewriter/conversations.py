@@ -7,12 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from core.artifacts import read_json_lines, sha256
+from core.artifacts import sha256
 from core.data_sources import DataSource, by_data_set, sources_with
 from core.errors import InputError
-from core.json_records import parse_record
 from core.records import Turn
 from rewriter.datasets import READERS, mtrag
+from rewriter.record_files import read_records, unique_turns
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,7 @@ def load_split(source: DataSource, split: str) -> list[Turn]:
 def part_of(turns: Sequence[Turn], split: str, holdout: float, development_share: float) -> list[Turn]:
     """The turns of one split of a file: whole conversations, first training, then development, then test.
 
-    Args:
-        turns: of the file; a conversation is placed by its first turn.
-        split: `train`, `development` or `test`.
-        holdout: share of the conversations.
-        development_share: share of those that are not for testing.
+    `holdout` is a share of the conversations, `development_share` one of those that are not for testing.
     """
     conversations = list(dict.fromkeys(turn.group for turn in turns))
     test = len(conversations) - rounded_up(holdout * len(conversations))
@@ -122,14 +118,6 @@ def read_turns(path: Path) -> list[Turn]:
     Raises:
         InputError: a line is not usable (file, line, field, value), an id is repeated, or there is no turn.
     """
-    turns: dict[str, Turn] = {}
-    for number, record in read_json_lines(path):
-        turn = parse_record(Turn, record, f"{path}:{number}")
-        if turn.id in turns:
-            raise InputError(f"{path}:{number}: the id `{turn.id}` is repeated; ids must be unique.")
-        turns[turn.id] = replace(turn, rewrite=turn.rewrite or None, reply=turn.reply.strip())
-    if not turns:
-        raise InputError(
-            f"{path}: no turns in it; one JSON object a line is expected, with `id`, `history`, `question`."
-        )
-    return list(turns.values())
+    records = read_records(Turn, path)
+    turns = ((place, replace(turn, rewrite=turn.rewrite or None, reply=turn.reply.strip())) for place, turn in records)
+    return unique_turns(path, turns)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from core.errors import InputError
 from core.language_model import LanguageModel, check_room
@@ -11,17 +11,11 @@ from core.model_spec import rewriter_spec
 from core.records import Message, Turn
 from core.settings import RewriterSettings
 from rewriter.adapter_settings import load_adapter_settings
-from rewriter.prompts import RewritePrompt, normalized, read_rewrite, search_query
+from rewriter.prompts import RewritePrompt, normalized, search_query
 from rewriter.sampling import greedy_rewrites, sample_rewrites
 
 if TYPE_CHECKING:
-    from rewriter.chat_server import ChatServer
-
-
-class Backend(Protocol):
-    """Writes the rewrites: a model in this process, or one on a server."""
-
-    def rewrites(self, turns: Sequence[Turn], options: RewriterSettings, n: int) -> list[list[str]]: ...
+    from rewriter.server_backend import ServerBackend
 
 
 class LocalBackend:
@@ -35,24 +29,8 @@ class LocalBackend:
         prompt = RewritePrompt.of(options)
         if n == 1:
             return [[text] for text in greedy_rewrites(self.lm, turns, options, prompt)]
-        sampled = sample_rewrites(self.lm, turns, replace(options, n=n, include=[]), prompt, seed=0)
-        return [[candidate.text for candidate in candidates] for candidates, _ in sampled]
-
-
-class ServerBackend:
-    """A model on a server."""
-
-    def __init__(self, server: "ChatServer"):
-        self.server = server
-
-    def rewrites(self, turns: Sequence[Turn], options: RewriterSettings, n: int) -> list[list[str]]:
-        """The most likely rewrite of each turn, or `n` samples."""
-        prompt = RewritePrompt.of(options)
-        answers = self.server.answers(
-            [prompt.messages(turn.history, turn.question) for turn in turns], options.max_new_tokens, n,
-            0.0 if n == 1 else options.temperature, options.top_p,
-        )  # fmt: skip
-        return [[read_rewrite(answer) for answer in texts] for texts in answers]
+        records = sample_rewrites(self.lm, turns, replace(options, n=n, include=[]), prompt, seed=0)
+        return [[candidate.text for candidate in record.candidates] for record in records]
 
 
 class Rewriter:
@@ -65,11 +43,11 @@ class Rewriter:
         'Where was Ann Lee born?'
 
     Args:
-        backend: writes the rewrites.
+        backend: writes the rewrites: a model in this process, or one on a server.
         options: prompt, limits and what is searched.
     """
 
-    def __init__(self, backend: Backend, options: RewriterSettings):
+    def __init__(self, backend: "LocalBackend | ServerBackend", options: RewriterSettings):
         self.backend, self.options = backend, options
 
     @classmethod
@@ -119,10 +97,10 @@ class Rewriter:
         if options is None:
             raise InputError(f"there is no rewriter.json in {settings}.")
         try:
-            from rewriter.chat_server import ChatServer  # needs an optional package
+            from rewriter.server_backend import ServerBackend  # needs an optional package
         except ImportError as error:
             raise InputError(f"{error}; install it with pip install -e '.[serve]'") from error
-        return cls(ServerBackend(ChatServer(url, model, api_key)), options)
+        return cls(ServerBackend(url, model, api_key), options)
 
     @overload
     def rewrite(self, history: Sequence[Message], question: str) -> str: ...

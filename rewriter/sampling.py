@@ -1,18 +1,19 @@
 """Sampling several rewrites of a turn from a causal LM, or taking the most likely one."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from core.chat import prompts_that_fit
 from core.distributed import seed_of
-from core.generation import Completion, TokenSampler, generate, greedy
+from core.generation import Completion, TokenSampler, generate
 from core.language_model import LanguageModel
 from core.progress import log
-from core.records import Candidate, Message, Turn
+from core.records import Candidate, Message, Turn, TurnRecord
 from core.settings import RewriterSettings
 from rewriter.prompts import RewritePrompt, normalized, read_rewrite, search_query, user_turns
 
@@ -20,25 +21,13 @@ from rewriter.prompts import RewritePrompt, normalized, read_rewrite, search_que
 def prompts_of(
     lm: LanguageModel, turns: Sequence[Turn], prompt: RewritePrompt, room: int
 ) -> list[tuple[list[int], int]]:
-    """Token ids of turns' rewrite prompts, with the oldest messages left out where the context is too short.
+    """Token ids of each turn's rewrite prompt, and how many of its oldest messages were left out so that the context
+    has `room` for the output."""
 
-    Args:
-        lm: the rewriter.
-        turns: the turns.
-        prompt: how a rewrite is asked for.
-        room: tokens to leave for the output.
+    def chat(turn: Turn, cut: int) -> list[Message] | None:
+        return None if cut > len(turn.history) else prompt.messages(turn.history[cut:], turn.question)
 
-    Returns:
-        For each turn the ids and how many messages were left out.
-    """
-
-    def chat_of(turn: Turn) -> Callable[[int], list[Message] | None]:
-        def chat(cut: int) -> list[Message] | None:
-            return None if cut > len(turn.history) else prompt.messages(turn.history[cut:], turn.question)
-
-        return chat
-
-    return prompts_that_fit(lm, [chat_of(turn) for turn in turns], room)
+    return prompts_that_fit(lm, [partial(chat, turn) for turn in turns], room)
 
 
 def sampler(draws: Tensor, temperature: float, top_p: float) -> TokenSampler:
@@ -71,7 +60,7 @@ def uniform_draws(seed: int, turn_id: str, n: int, steps: int) -> Tensor:
 
 def sample_rewrites(
     lm: LanguageModel, turns: Sequence[Turn], options: RewriterSettings, prompt: RewritePrompt, seed: int
-) -> list[tuple[list[Candidate], dict[str, int]]]:
+) -> list[TurnRecord]:
     """Sample `options.n` rewrites of each turn, cleaned and merged, and add the queries of `options.include`.
 
     Args:
@@ -85,46 +74,38 @@ def sample_rewrites(
         For each turn its distinct candidates in the order of sampling (`normalized` decides what is the same), and
         counts: `empty` and `cut` samples, `merged` duplicates, `messages_left_out` of the prompt, `too_long` prompts.
     """
-    prompts = prompts_of(lm, turns, prompt, options.max_new_tokens)
-    fitting = [i for i, (ids, _) in enumerate(prompts) if len(ids) + options.max_new_tokens <= lm.context]
-    draws = [uniform_draws(seed, turns[i].id, options.n, options.max_new_tokens) for i in fitting]
+    prompts, room = prompts_of(lm, turns, prompt, options.max_new_tokens), options.max_new_tokens
+    fitting = [i for i, (ids, _) in enumerate(prompts) if len(ids) + room <= lm.context]
     outputs: dict[int, list[Completion]] = {}
     if fitting:
-        choose = sampler(torch.cat(draws).to(lm.device), options.temperature, options.top_p)
-        sampled = generate(
-            lm, [prompts[i][0] for i in fitting], options.max_new_tokens, options.batch_tokens, choose, options.n
-        )
+        draws = torch.cat([uniform_draws(seed, turns[i].id, options.n, room) for i in fitting]).to(lm.device)
+        choose = sampler(draws, options.temperature, options.top_p)
+        sampled = generate(lm, [prompts[i][0] for i in fitting], room, options.batch_tokens, choose, options.n)
         outputs = dict(zip(fitting, sampled, strict=True))
-    results = []
-    for i, turn in enumerate(turns):
-        counts: Counter = Counter(messages_left_out=prompts[i][1], too_long=i not in outputs)
+    records = []
+    for i, (turn, (_, left_out)) in enumerate(zip(turns, prompts, strict=True)):
+        counts = Counter(messages_left_out=left_out, too_long=i not in outputs)
         candidates = distinct_candidates(lm, turn, outputs.get(i, []), options, counts)
-        results.append((candidates, {name: count for name, count in counts.items() if count}))
-    return results
+        counts = {name: count for name, count in counts.items() if count}
+        records.append(TurnRecord(turn.id, turn.dataset, tuple(candidates), counts))
+    return records
 
 
 def distinct_candidates(
     lm: LanguageModel, turn: Turn, samples: Sequence[Completion], options: RewriterSettings, counts: Counter
 ) -> list[Candidate]:
-    """The distinct rewrites among a turn's samples, and the queries that are included without sampling."""
+    """The distinct rewrites among a turn's samples, and the queries that are included without sampling; adds to
+    `counts`."""
     candidates: dict[str, Candidate] = {}
     for sample in samples:
         text = read_rewrite(lm.tokenizer.decode(sample.ids, skip_special_tokens=True))
-        counts["cut"] += not sample.ended
-        if not text:
-            counts["empty"] += 1
-            continue
-        same = candidates.get(normalized(text))
-        if same is not None:
-            candidates[normalized(text)] = replace(same, count=same.count + 1)
-            counts["merged"] += 1
-        else:
-            candidates[normalized(text)] = Candidate(
-                text,
-                search_query(turn.question, text, options),
-                logprob=sum(sample.logprobs) + sample.end_logprob,
-                tokens=len(sample.ids) + sample.ended,
-            )
+        key = normalized(text)
+        counts.update(cut=not sample.ended, empty=not text, merged=key in candidates)
+        if key in candidates:
+            candidates[key] = replace(candidates[key], count=candidates[key].count + 1)
+        elif text:
+            query, tokens = search_query(turn.question, text, options), len(sample.ids) + sample.ended
+            candidates[key] = Candidate(text, query, sum(sample.logprobs) + sample.end_logprob, tokens)
     included = {"question": turn.question, "history": user_turns(turn.history, turn.question)}
     for source in options.include:
         text = included[source]
@@ -137,9 +118,9 @@ def greedy_rewrites(
     lm: LanguageModel, turns: Sequence[Turn], options: RewriterSettings, prompt: RewritePrompt
 ) -> list[str]:
     """The most likely rewrite of each turn; the question itself where the model says nothing."""
-    prompts = [ids for ids, _ in prompts_of(lm, turns, prompt, options.max_new_tokens)]
-    fitting = [i for i, ids in enumerate(prompts) if len(ids) + options.max_new_tokens <= lm.context]
-    outputs = generate(lm, [prompts[i] for i in fitting], options.max_new_tokens, options.batch_tokens, greedy)
+    prompts, room = prompts_of(lm, turns, prompt, options.max_new_tokens), options.max_new_tokens
+    fitting = [i for i, (ids, _) in enumerate(prompts) if len(ids) + room <= lm.context]
+    outputs = generate(lm, [prompts[i][0] for i in fitting], room, options.batch_tokens)
     texts = [""] * len(turns)
     for i, (output,) in zip(fitting, outputs, strict=True):
         texts[i] = read_rewrite(lm.tokenizer.decode(output.ids, skip_special_tokens=True))

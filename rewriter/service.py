@@ -3,23 +3,22 @@
 import asyncio
 import time
 import uuid
-from collections import defaultdict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
 from core.chat import chat_ids
 from core.generation import Completion, generate, greedy
+from core.language_model import LanguageModel
 from core.progress import log
-from core.records import Message, Turn
-from rewriter.rewriter import LocalBackend, Rewriter
+from core.records import Turn
+from rewriter.rewriter import Rewriter
 from rewriter.sampling import sampler, uniform_draws
 from rewriter.serve import ServeFlags
 
@@ -29,23 +28,6 @@ Text = Annotated[str, StringConstraints(max_length=MAX_CHARACTERS)]
 Question = Annotated[str, StringConstraints(max_length=MAX_CHARACTERS, pattern=r"\S")]
 
 
-class HistoryMessage(BaseModel):
-    """A message of a conversation."""
-
-    model_config = ConfigDict(extra="forbid")
-    role: Literal["user", "assistant"]
-    content: Text
-
-
-class RewriteRequest(BaseModel):
-    """A conversation and its last question."""
-
-    model_config = ConfigDict(extra="forbid")
-    history: list[HistoryMessage] = Field(default=[], max_length=MAX_MESSAGES)
-    question: Question
-    n: int = Field(default=1, ge=1, le=MAX_SAMPLES)
-
-
 class ChatMessage(BaseModel):
     """A message of the OpenAI protocol."""
 
@@ -53,11 +35,24 @@ class ChatMessage(BaseModel):
     content: Text
 
 
+class HistoryMessage(ChatMessage, extra="forbid"):
+    """A message of a conversation."""
+
+    role: Literal["user", "assistant"]
+
+
+class RewriteRequest(BaseModel, extra="forbid"):
+    """A conversation and its last question."""
+
+    history: list[HistoryMessage] = Field(default=[], max_length=MAX_MESSAGES)
+    question: Question
+    n: int = Field(default=1, ge=1, le=MAX_SAMPLES)
+
+
 class ChatRequest(BaseModel):
     """A request of the OpenAI protocol; other fields than these are not looked at."""
 
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
-    model: str = ""
     n: int = Field(default=1, ge=1, le=MAX_SAMPLES)
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -66,91 +61,137 @@ class ChatRequest(BaseModel):
     seed: int = 0
     stream: bool = False
 
+    @property
+    def max_new_tokens(self) -> int | None:
+        return self.max_tokens or self.max_completion_tokens
 
-@dataclass
-class Job:
-    """A request that waits for the model. Jobs with equal `kind` are answered in one batch."""
 
-    kind: tuple
+class Job(NamedTuple):
+    """A request that waits for the model. Jobs with equal keys may share a batch."""
+
+    key: tuple  # function that answers a batch, settings of the request
     request: Any
-    answer: asyncio.Future
+    result: asyncio.Future
 
 
 class Batcher:
     """Answers requests in batches: those that arrive while the model works wait for the next one.
 
     Args:
-        rewriter: the model and its settings.
         max_batch: most requests of a batch.
         max_queue: most requests that wait.
     """
 
-    def __init__(self, rewriter: Rewriter, max_batch: int, max_queue: int):
-        self.rewriter, self.max_batch = rewriter, max_batch
-        self.queue: asyncio.Queue[Job] = asyncio.Queue(max_queue)
+    def __init__(self, max_batch: int, max_queue: int):
+        self.max_batch, self.max_queue = max_batch, max_queue
+        self.waiting: list[Job] = []
+        self.worker: asyncio.Task | None = None
 
-    async def submit(self, kind: tuple, request: Any) -> Any:
-        """The answer to a request.
+    async def submit(self, answer: Callable[[list], list], settings: tuple, request: Any) -> Any:
+        """The answer to a request; `answer` makes those of a batch of requests with the same settings.
 
         Raises:
-            HTTPException: status 429, too many requests wait; status 422, the model cannot take this one.
+            HTTPException: status 429, too many requests wait; or what `answer` gave in place of this answer.
         """
-        job = Job(kind, request, asyncio.get_running_loop().create_future())
-        try:
-            self.queue.put_nowait(job)
-        except asyncio.QueueFull as error:
-            raise HTTPException(429, f"{self.queue.maxsize} requests are waiting; try again later.") from error
-        return await job.answer
+        if len(self.waiting) >= self.max_queue:
+            raise HTTPException(429, f"{self.max_queue} requests are waiting; try again later.")
+        job = Job((answer, *settings), request, asyncio.get_running_loop().create_future())
+        self.waiting.append(job)
+        if self.worker is None or self.worker.done():
+            self.worker = asyncio.create_task(self._answer_waiting())
+        return await job.result
 
-    async def run(self) -> None:
-        """Answer batches until the task is cancelled."""
-        while True:
-            jobs = [await self.queue.get()]
-            while len(jobs) < self.max_batch and not self.queue.empty():
-                jobs.append(self.queue.get_nowait())
-            by_kind = defaultdict(list)
-            for job in jobs:
-                by_kind[job.kind].append(job)
-            for kind, group in by_kind.items():
-                function = self._rewrite if kind[0] == "rewrite" else self._chat
-                try:
-                    answers = await asyncio.to_thread(function, [job.request for job in group])
-                except Exception as error:  # one bad batch must not end the service
-                    answers = [error] * len(group)
-                for job, answer in zip(group, answers, strict=True):
-                    if isinstance(answer, Exception) and not job.answer.done():
-                        job.answer.set_exception(answer)
-                    elif not job.answer.done():  # else the client has gone
-                        job.answer.set_result(answer)
+    async def _answer_waiting(self) -> None:
+        while self.waiting:
+            answer, *_ = key = self.waiting[0].key
+            same = [job for job in self.waiting if job.key == key]
+            others = [job for job in self.waiting if job.key != key]
+            batch, self.waiting = same[: self.max_batch], others + same[self.max_batch :]
+            try:
+                results = await asyncio.to_thread(answer, [job.request for job in batch])
+            except Exception as error:  # one bad batch must not end the service
+                results = [error] * len(batch)
+            for job, result in zip(batch, results, strict=True):
+                if isinstance(result, Exception) and not job.result.done():
+                    job.result.set_exception(result)
+                elif not job.result.done():  # else the client has gone
+                    job.result.set_result(result)
 
-    def _rewrite(self, requests: list[RewriteRequest]) -> list[list[str]]:
-        # The id seeds the samples; a conversation gives the same ones in any batch, as in `Rewriter.rewrite`.
-        turns = [
-            Turn("question", tuple(message.model_dump() for message in request.history), request.question)
-            for request in requests
-        ]
-        return self.rewriter.queries(turns, requests[0].n)
 
-    def _chat(self, requests: list[ChatRequest]) -> list[list[Completion] | Exception]:
-        first, lm = requests[0], self.rewriter.backend.lm
-        longest = first.max_tokens or first.max_completion_tokens or self.rewriter.options.max_new_tokens
-        chats: list[list[Message]] = [[message.model_dump() for message in r.messages] for r in requests]
-        prompts = chat_ids(lm.tokenizer, chats)
-        fitting = [i for i, ids in enumerate(prompts) if len(ids) + longest <= lm.context]
-        choose = greedy
-        if first.temperature > 0 and fitting:
-            draws = [uniform_draws(requests[i].seed, repr(chats[i]), first.n, longest) for i in fitting]
-            choose = sampler(torch.cat(draws).to(lm.device), max(first.temperature, 0.01), first.top_p)
-        outputs = generate(
-            lm, [prompts[i] for i in fitting], longest, self.rewriter.options.batch_tokens, choose, first.n
-        )
-        answers: list[list[Completion] | Exception] = [
-            HTTPException(422, f"the prompt has {len(ids)} tokens; {lm.context - longest} fit beside the answer.")
-            for ids in prompts
-        ]
-        for i, completions in zip(fitting, outputs, strict=True):
-            answers[i] = completions
-        return answers
+def rewrite_batch(rewriter: Rewriter, requests: list[RewriteRequest]) -> list[list[str]]:
+    """The queries of each request; all have the same `n`."""
+    # The id seeds the samples; a conversation gives the same ones in any batch, as in `Rewriter.rewrite`.
+    turns = [Turn("question", tuple(message.model_dump() for message in r.history), r.question) for r in requests]
+    return rewriter.queries(turns, requests[0].n)
+
+
+def chat_batch(rewriter: Rewriter, requests: list[ChatRequest]) -> list[list[dict[str, Any]] | HTTPException]:
+    """The choices for each request, or why there are none; all have the same limits and sampling settings."""
+    first, lm = requests[0], rewriter.backend.lm
+    longest = first.max_new_tokens or rewriter.options.max_new_tokens
+    chats = [[message.model_dump() for message in request.messages] for request in requests]
+    prompts = chat_ids(lm.tokenizer, chats)
+    fitting = [i for i, ids in enumerate(prompts) if len(ids) + longest <= lm.context]
+    choose = greedy
+    if first.temperature > 0 and fitting:
+        draws = [uniform_draws(requests[i].seed, repr(chats[i]), first.n, longest) for i in fitting]
+        choose = sampler(torch.cat(draws).to(lm.device), max(first.temperature, 0.01), first.top_p)
+    outputs = generate(lm, [prompts[i] for i in fitting], longest, rewriter.options.batch_tokens, choose, first.n)
+    answers: list[list[dict[str, Any]] | HTTPException] = [
+        HTTPException(422, f"the prompt has {len(ids)} tokens; {lm.context - longest} fit beside the answer.")
+        for ids in prompts
+    ]
+    for i, completions in zip(fitting, outputs, strict=True):
+        answers[i] = [to_choice(lm, index, completion) for index, completion in enumerate(completions)]
+    return answers
+
+
+def to_choice(lm: LanguageModel, index: int, completion: Completion) -> dict[str, Any]:
+    """A completion in the OpenAI protocol."""
+    text = lm.tokenizer.decode(completion.ids, skip_special_tokens=True).strip()
+    message = {"role": "assistant", "content": text}
+    return {"index": index, "message": message, "finish_reason": "stop" if completion.ended else "length"}
+
+
+def app_for(rewriter: Rewriter, flags: ServeFlags) -> FastAPI:
+    """The service of a rewriter with a model in this process."""
+    batcher = Batcher(flags.max_batch, flags.max_queue)
+    rewrite_all, chat_all = partial(rewrite_batch, rewriter), partial(chat_batch, rewriter)
+    app = FastAPI(title="Query rewriter")
+
+    @app.middleware("http")
+    async def limit_body(request: Request, call_next):
+        length = request.headers.get("content-length", "")
+        if request.method == "POST" and not length.isdecimal():
+            return JSONResponse({"detail": "the header Content-Length is missing."}, 411)
+        if request.method == "POST" and int(length) > flags.max_body:
+            message = f"the request has {length} bytes; at most {flags.max_body} are taken."
+            return JSONResponse({"detail": message}, 413)
+        return await call_next(request)
+
+    @app.post("/rewrite")
+    async def rewrite(request: RewriteRequest) -> dict[str, Any]:
+        queries = await batcher.submit(rewrite_all, (request.n,), request)
+        return {"query": queries[0], "queries": queries}
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: ChatRequest) -> dict[str, Any]:
+        if request.stream:
+            raise HTTPException(422, "`stream` is not supported; leave it out.")
+        settings = (request.n, request.temperature, request.top_p, request.max_new_tokens)
+        choices = await batcher.submit(chat_all, settings, request)
+        identity = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time())}
+        return identity | {"model": flags.name, "choices": choices}
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [{"id": flags.name, "object": "model", "created": 0, "owned_by": "local"}]}
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        return {"status": "ok", "waiting": len(batcher.waiting)}
+
+    return app
 
 
 def serve(flags: ServeFlags) -> None:
@@ -160,74 +201,5 @@ def serve(flags: ServeFlags) -> None:
         InputError: the rewriter cannot be loaded.
     """
     rewriter = Rewriter.from_pretrained(flags.rewriter, **({"dtype": flags.dtype} if flags.dtype else {}))
-    app = app_for(rewriter, flags)
     log.info("serving %s as `%s` on http://%s:%d", flags.rewriter, flags.name, flags.host, flags.port)
-    uvicorn.run(app, host=flags.host, port=flags.port, log_level="warning")
-
-
-def app_for(rewriter: Rewriter, flags: ServeFlags) -> FastAPI:
-    """The service of a rewriter with a model in this process."""
-    assert isinstance(rewriter.backend, LocalBackend)
-    batcher = Batcher(rewriter, flags.max_batch, flags.max_queue)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        worker = asyncio.create_task(batcher.run())
-        yield
-        worker.cancel()
-        with suppress(asyncio.CancelledError):
-            await worker
-
-    app = FastAPI(title="Query rewriter", lifespan=lifespan)
-
-    @app.middleware("http")
-    async def limit_body(request: Request, call_next):
-        length = request.headers.get("content-length")
-        if request.method == "POST" and (length is None or not length.isdecimal()):
-            return JSONResponse({"detail": "the header Content-Length is missing."}, 411)
-        if request.method == "POST" and int(length) > flags.max_body:
-            message = f"the request has {length} bytes; at most {flags.max_body} are taken."
-            return JSONResponse({"detail": message}, 413)
-        return await call_next(request)
-
-    @app.post("/rewrite")
-    async def rewrite(request: RewriteRequest) -> dict[str, Any]:
-        queries = await batcher.submit(("rewrite", request.n), request)
-        return {"query": queries[0], "queries": queries}
-
-    @app.post("/v1/chat/completions")
-    async def chat(request: ChatRequest) -> dict[str, Any]:
-        if request.stream:
-            raise HTTPException(422, "`stream` is not supported; leave it out.")
-        longest = request.max_tokens or request.max_completion_tokens
-        kind = ("chat", request.n, request.temperature, request.top_p, longest)
-        completions: list[Completion] = await batcher.submit(kind, request)
-        tokenizer = rewriter.backend.lm.tokenizer
-        choices = [
-            {
-                "index": index,
-                "message": {
-                    "role": "assistant",
-                    "content": tokenizer.decode(completion.ids, skip_special_tokens=True).strip(),
-                },
-                "finish_reason": "stop" if completion.ended else "length",
-            }
-            for index, completion in enumerate(completions)
-        ]
-        return {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": flags.name,
-            "choices": choices,
-        }
-
-    @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [{"id": flags.name, "object": "model", "created": 0, "owned_by": "local"}]}
-
-    @app.get("/health")
-    async def health() -> dict[str, Any]:
-        return {"status": "ok", "waiting": batcher.queue.qsize()}
-
-    return app
+    uvicorn.run(app_for(rewriter, flags), host=flags.host, port=flags.port, log_level="warning")

@@ -181,12 +181,16 @@ def test_mtrag_files_of_different_releases_are_refused(tmp_path):
         (TOPIOCQA, lambda r: r.update(Turn_no="two"), "record 1: `Turn_no` must be a whole number, got 'two'"),
         (TOPIOCQA, lambda r: r.update(Question=" "), "record 1: `Question` must be a text that is not empty, got ' '"),
         (TOPIOCQA, lambda r: r.update(Context=["only a question"]), "record 1: `Context` must be .* by turns, got"),
-        (TOPIOCQA, lambda r: r.update(Turn_no=2), "record 2: the turn `1_2` stands twice"),
-        (TOPIOCQA, lambda r: r["Additional_answers"][1].pop("Answer"), "`Additional_answers` 2: the field `Answer`"),
-        (TOPIOCQA, lambda r: r.update(Gold_passage="102"), "record 1: `Gold_passage` must be an object with `id`"),
+        (TOPIOCQA, lambda r: r.update(Turn_no=2), "record 2: the id `1_2` is repeated"),
+        (
+            TOPIOCQA,
+            lambda r: r["Additional_answers"][1].pop("Answer"),
+            r"record 1: `Additional_answers\[1\].Answer` is missing",
+        ),
+        (TOPIOCQA, lambda r: r.update(Gold_passage="102"), "record 1: `Gold_passage` must be an object, got '102'"),
         (QRECC, lambda r: r.pop("Rewrite"), "record 1: the field `Rewrite` is missing"),
-        (QRECC, lambda r: r.update(Answer=None), "record 1: `Answer` must be a text, got None"),
-        (SCAI, lambda r: r.update(Truth_passages="p"), "record 1: `Truth_passages` must be a list of texts, got 'p'"),
+        (QRECC, lambda r: r.update(Answer=None), "record 1: the field `Answer` is missing"),
+        (SCAI, lambda r: r.update(Truth_passages="p"), "record 1: `Truth_passages` must be a list, got 'p'"),
         (SCAI, lambda r: r.update(Turn_no=3), "record 1: turn 3 of conversation 10 has no `Context`"),
     ],
 )
@@ -200,9 +204,9 @@ def test_bad_records_are_named(tmp_path, path, change, expected):
     ("field", "value", "expected"),
     [
         ("input", [], ":1: `input` must be messages that end with the user's question"),
-        ("input", [{"speaker": "bot", "text": "x"}], ":1, `input` 1: `speaker` must be `user` or `agent`, got 'bot'"),
+        ("input", [{"speaker": "bot", "text": "x"}], r":1: `input\[0\].speaker` must be 'user' or 'agent', got 'bot'"),
         ("task_id", 7, ":1: `task_id` must be a text"),
-        ("targets", "x", ":1: `targets` must be a list of objects"),
+        ("targets", "x", ":1: `targets` must be a list, got 'x'"),
     ],
 )
 def test_bad_lines_of_mtrag_are_named(tmp_path, field, value, expected):
@@ -218,7 +222,7 @@ def test_bad_lines_of_mtrag_are_named(tmp_path, field, value, expected):
     [
         ('[\n{"Turn_no": 1},\n{oops}]', "turns.json:3: not valid JSON"),
         ("[]", "turns.json: no turns in it"),
-        ("[7]", "turns.json: record 1: expected a JSON object, got 7"),
+        ("[7]", "turns.json: record 1: expected a JSON object, got int"),
         ('[{"Question": "\\ud800"}]', "turns.json: record 1: half a character"),
     ],
 )

@@ -42,6 +42,12 @@ def test_openai_messages(tmp_path):
     assert "--config configs/own_data.yaml --data.train" in output
 
 
+def test_names_of_conversations(tmp_path):
+    records = [OPENAI | {"id": ""}, OPENAI | {"id": 7}, OPENAI | {"id": None, "conversation_id": "c"}]
+    turns, _ = turns_from(tmp_path, *records)
+    assert [turn.conversation for turn in turns[::2]] == ["chat1", "7", "c"]
+
+
 def test_sharegpt_and_lists_of_messages(tmp_path):
     turns, output = turns_from(tmp_path, SHAREGPT, OPENAI["messages"])
     assert [turn.id for turn in turns] == ["chat1_1", "chat1_2", "chat2_1", "chat2_2"]
@@ -62,18 +68,18 @@ def test_a_json_file_with_a_list(tmp_path):
             '{"text": "x"}',
             "chats.jsonl:2: a conversation needs one of messages, conversations, conversation",
         ),
-        ('{"messages": "x"}', "chats.jsonl:2: expected a list of messages, got 'x'"),
-        ('{"messages": [{"role": "king", "content": "x"}]}', "chats.jsonl:2: message 1: `role` must be one of user,"),
+        ('{"messages": "x"}', "chats.jsonl:2: `messages` must be a list, got 'x'"),
+        ('{"messages": [{"role": "king", "content": "x"}]}', "chats.jsonl:2: `messages[0].role` must be one of user,"),
         (
             '{"messages": [{"role": "user", "content": 5}]}',
-            ":2: message 1: `content` must be a text, got 5",
+            ":2: `messages[0].content` must be a text, got 5",
         ),
         ('{"id": "a", "messages": []}', "chats.jsonl:2: the conversation id 'a' is repeated"),
         (
             '{"id": "b\\n", "messages": [{"role": "user", "content": "x"}]}',
             "a text without control characters",
         ),
-        ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "chats.jsonl:2: cannot be read as JSON"),
+        ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "chats.jsonl:2: half a character"),
     ],
 )
 def test_what_cannot_be_read_is_named_or_left_out(tmp_path, line, expected):
@@ -89,4 +95,4 @@ def test_what_cannot_be_read_is_named_or_left_out(tmp_path, line, expected):
 def test_a_log_without_questions(tmp_path):
     path = write_lines(tmp_path / "chats.jsonl", [{"messages": [{"role": "assistant", "content": "Hello"}]}])
     assert "no question of a user in it" in call(main, "--from", path, "--output", tmp_path / "t.jsonl", ok=False)
-    assert "`--from`: " in call(main, "--from", tmp_path / "none.jsonl", ok=False)
+    assert "none.jsonl: cannot be read (No such file" in call(main, "--from", tmp_path / "none.jsonl", ok=False)

@@ -61,5 +61,5 @@ def test_langchain(folder):
     assert runnable.invoke(messages) == rewriter.rewrite(HISTORY, QUESTION)
     documents = (runnable | community.BM25Retriever.from_texts(TEXTS, k=1)).invoke(messages)
     assert [document.page_content for document in documents] == TEXTS[:1]
-    with pytest.raises(InputError, match="must end with a human's"):
+    with pytest.raises(InputError, match="must end with a user's message"):
         runnable.invoke(messages[:3])

@@ -31,22 +31,25 @@ PROMPT = RewritePrompt()
 def test_a_turn_gets_the_same_samples_in_any_company(lm):
     together = sample_rewrites(lm, TURNS, OPTIONS, PROMPT, 3)
     alone = [sample_rewrites(lm, [turn], OPTIONS, PROMPT, 3)[0] for turn in TURNS]
-    for (one, _), (other, _) in zip(together, alone, strict=True):
-        assert [c.text for c in one] == [c.text for c in other]
-        assert [c.logprob for c in one] == pytest.approx([c.logprob for c in other], abs=1e-3)
+    for one, other in zip(together, alone, strict=True):
+        assert [c.text for c in one.candidates] == [c.text for c in other.candidates]
+        logprobs = [c.logprob for c in other.candidates]
+        assert [c.logprob for c in one.candidates] == pytest.approx(logprobs, abs=1e-3)
     assert sample_rewrites(lm, TURNS, OPTIONS, PROMPT, 4) != together
 
 
 def test_every_sample_is_accounted_for(lm):
-    for candidates, counts in sample_rewrites(lm, TURNS, OPTIONS, PROMPT, 3):
-        assert sum(c.count for c in candidates) + counts.get("empty", 0) == 4
+    for turn, record in zip(TURNS, sample_rewrites(lm, TURNS, OPTIONS, PROMPT, 3), strict=True):
+        candidates, counts = record.candidates, record.counts
+        assert record.id == turn.id and sum(c.count for c in candidates) + counts.get("empty", 0) == 4
         assert counts.get("merged", 0) == sum(c.count - 1 for c in candidates)
         assert all(c.text == " ".join(c.text.split()) and c.logprob < 0 and c.tokens > 0 for c in candidates)
 
 
 def test_included_queries_join_the_samples(lm):
     options = replace(OPTIONS, include=["question", "history"], query="joined")
-    for turn, (candidates, _) in zip(TURNS, sample_rewrites(lm, TURNS, options, PROMPT, 3), strict=True):
+    for turn, record in zip(TURNS, sample_rewrites(lm, TURNS, options, PROMPT, 3), strict=True):
+        candidates = record.candidates
         included = {c.source: c for c in candidates if c.source != "sample"}
         assert included["question"].text == turn.question and included["question"].logprob is None
         assert ("history" in included) == bool(turn.history)  # else the question again

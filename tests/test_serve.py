@@ -73,12 +73,12 @@ def test_a_rewriter_by_its_url(serve, rewriter, tmp_path):
     save_adapter_settings(tmp_path, rewriter.options)
     remote = Rewriter.from_url(f"{serve(name='talpa')}/v1", "talpa", settings=tmp_path)
     assert remote.rewrite(HISTORY, QUESTION) == rewriter.rewrite(HISTORY, QUESTION)
-    assert [model.id for model in remote.backend.server.client.models.list()] == ["talpa"]
+    assert [model.id for model in remote.backend.client.models.list()] == ["talpa"]
     assert 1 <= len(remote.rewrite(HISTORY, QUESTION, n=3)) <= 3
 
 
 def test_a_server_that_is_not_there_is_named(monkeypatch):
-    monkeypatch.setattr("rewriter.chat_server.RETRIES", 0)
+    monkeypatch.setattr("rewriter.server_backend.RETRIES", 0)
     remote = Rewriter.from_url(f"http://127.0.0.1:{free_port()}/v1", "m")
     with pytest.raises(InputError, match="http://127.0.0.1:.*: Connection error"):
         remote.rewrite(HISTORY, QUESTION)

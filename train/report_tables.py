@@ -153,7 +153,8 @@ def split(
 
 def label_of(metrics: dict[str, Any]) -> str:
     """What stands above a table of these figures: that the collection is pooled, that the turns are not the test's."""
-    return (POOLED if metrics["pooled"] else "") + (DEVELOPMENT if metrics.get("evaluated_on") == "development" else "")
+    development = metrics.get("evaluated_on") == "development"
+    return (POOLED if metrics["pooled"] else "") + (DEVELOPMENT if development else "")
 
 
 def table_of(metrics: dict[str, Any]) -> str:

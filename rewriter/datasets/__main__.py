@@ -9,21 +9,19 @@ For MTRAG, it writes the collection of a domain too (docs/mtrag.md):
       --output turns.jsonl --passages clapnq.jsonl.zip --corpus corpus.jsonl
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from core.artifacts import write_atomic
 from core.cli import parse_flags, run_command
 from core.errors import InputError
-from core.json_records import to_json_dict
 from core.progress import log, set_up_logging
 from core.records import Turn
 from core.schema import Validated
 from rewriter.datasets import READERS
 from rewriter.datasets.mtrag import read_passages
+from rewriter.record_files import write_records
 
 # Turns of the whole set; of QReCC, those with gold passages; of MTRAG, the tasks of all four domains.
 FULL = {
@@ -36,56 +34,31 @@ FULL = {
 
 
 def check_counts(name: str, split: str, turns: Sequence[Turn]) -> None:
-    """Make sure that a split is whole.
-
-    Args:
-        name: `topiocqa`, `qrecc` or `mtrag`.
-        split: `train` or `test` (TopiOCQA's dev).
-        turns: what was read.
-
-    Raises:
-        InputError: the number of turns is another than the published one, or none is published.
-    """
+    """Raise InputError where a split has another number of turns than the published one, or none is published."""
     if (name, split) not in FULL:
         raise InputError(f"`--full`: {name} has no `{split}` split; known: {', '.join(map(' '.join, FULL))}.")
-    expected, labelled = FULL[name, split], name == "qrecc"
-    number = sum(bool(turn.relevant) for turn in turns) if labelled else len(turns)
+    expected, number, what = FULL[name, split], len(turns), "turns"
+    if name == "qrecc":
+        number, what = sum(bool(turn.relevant) for turn in turns), "turns with gold passages"
     if number != expected:
-        what = "turns with gold passages" if labelled else "turns"
         raise InputError(
             f"`--full`: the {split} split of {name} has {expected} {what}, this file {number}; "
             "is it whole, of this split, and (mtrag) read without `--qrels`?"
         )
 
 
-def write_corpus(passages: Path, corpus: Path, turns: Sequence[Turn]) -> None:
-    """Write the passages of an MTRAG domain as a collection.
-
-    Args:
-        passages: as published.
-        corpus: the file to write.
-        turns: those of the domain.
-
-    Raises:
-        InputError: the passages cannot be read, or a gold passage of the turns is not among them.
-    """
-    ids = {passage.id for passage in read_passages(passages)}
+def write_corpus(path: Path, corpus: Path, turns: Sequence[Turn]) -> None:
+    """Write the passages of an MTRAG domain as a collection; raises InputError where a gold passage is not among
+    them."""
+    passages = list(read_passages(path))
     gold = {doc for turn in turns for doc in turn.relevant}
-    if missing := sorted(gold - ids):
+    if missing := sorted(gold - {passage.id for passage in passages}):
         raise InputError(
-            f"{passages}: {len(missing)} of {len(gold)} gold passages are missing, such as `{missing[0]}`; take the "
+            f"{path}: {len(missing)} of {len(gold)} gold passages are missing, such as `{missing[0]}`; take the "
             "file of `corpora/passage_level` and of the same domain, from the same state of the repository."
         )
-    lines = (json.dumps(to_json_dict(passage), ensure_ascii=False) + "\n" for passage in read_passages(passages))
-    write_atomic(corpus, lines)
-    log.info("%d passages -> %s", len(ids), corpus)
-
-
-def existing_file(flag: str, name: str | None) -> Path | None:
-    """The path that a flag gives; raises InputError where there is no such file."""
-    if name and not Path(name).is_file():
-        raise InputError(f"`--{flag}`: no file at {name}.")
-    return Path(name) if name else None
+    write_records(corpus, passages)
+    log.info("%d passages -> %s", len(passages), corpus)
 
 
 @dataclass(kw_only=True)
@@ -105,10 +78,10 @@ class ConvertFlags(Validated):
 
     format: Literal[*READERS]
     split: Literal["train", "test"]
-    turns: str
-    qrels: str | None = None
+    turns: Path
+    qrels: Path | None = None
     output: Path
-    passages: str | None = None
+    passages: Path | None = None
     corpus: Path | None = None
     full: bool = False
 
@@ -122,14 +95,12 @@ class ConvertFlags(Validated):
 def main(argv: list[str] | None = None) -> None:
     flags = parse_flags(ConvertFlags, __doc__, argv)
     set_up_logging()
-    qrels = existing_file("qrels", flags.qrels) if flags.qrels else None
-    turns = READERS[flags.format](existing_file("turns", flags.turns), qrels)
+    turns = READERS[flags.format](flags.turns, flags.qrels)
     if flags.full:
         check_counts(flags.format, flags.split, turns)
     if flags.passages:
-        write_corpus(existing_file("passages", flags.passages), flags.corpus, turns)
-    records = ({"id": turn.id, "history": []} | to_json_dict(turn) for turn in turns)
-    write_atomic(flags.output, (json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+        write_corpus(flags.passages, flags.corpus, turns)
+    write_records(flags.output, turns)
     labelled, conversations = sum(bool(turn.relevant) for turn in turns), len({turn.group for turn in turns})
     log.info(
         "%d turns of %d conversations, %d with gold passages -> %s",

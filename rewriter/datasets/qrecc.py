@@ -1,28 +1,39 @@
 """QReCC (Anantha et al., 2021, arXiv 2010.04898) as it is published, in both of its releases.
 
-`qrecc_train.json` and `qrecc_test.json` of `apple/ml-qrecc` (`dataset/qrecc_data.zip`), a JSON list:
-`Conversation_no`, `Turn_no`, `Question`, `Context` (questions and answers before, by turns), `Rewrite`, `Answer`. They
-name no gold passage.
+`qrecc_train.json` and `qrecc_test.json` of `apple/ml-qrecc` (`dataset/qrecc_data.zip`), a JSON list. They name no gold
+passage.
 
 `scai-qrecc21-training-turns.json` and `scai-qrecc21-test-turns.json` of SCAI-QReCC (zenodo.org/records/5543685): the
-same turns with `Truth_rewrite`, `Truth_answer` and `Truth_passages`, ids of the passages of `passages.zip`. `Context`
-is not in every copy; it is then put together from the turns before. SCAI numbers the turns of a conversation without
-gaps, Apple's files skip a few: gold passages are therefore found by the number of questions before, not by `Turn_no`.
+same turns with gold passages, ids of the passages of `passages.zip`. `Context` is not in every copy; it is then put
+together from the turns before. SCAI numbers the turns of a conversation without gaps, Apple's files skip a few: gold
+passages are therefore found by the number of questions before, not by `Turn_no`.
 """
 
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import AliasChoices, Field
 
 from core.errors import InputError
 from core.records import Message, Turn
-from rewriter.datasets.field_reader import (
-    FieldReader,
-    Gold,
-    check_overlap,
-    collect_turns,
-    dialogue,
-    read_gold,
-    read_records,
-)
+from rewriter.datasets.fields import Dialogue, FilledText, Gold, Text, check_overlap, read_gold
+from rewriter.record_files import read_records, unique_turns
+
+
+@dataclass
+class Record:
+    """A turn; `Context` has the questions and answers before, by turns. SCAI's names begin with `Truth_`."""
+
+    Conversation_no: int
+    Turn_no: int
+    Question: FilledText
+    Rewrite: Annotated[Text, Field(validation_alias=AliasChoices("Rewrite", "Truth_rewrite"))]
+    Answer: Annotated[Text, Field(validation_alias=AliasChoices("Answer", "Truth_answer"))]
+    Context: Dialogue | None = None
+    Truth_passages: list[str] = field(default_factory=list)
 
 
 def read(path: Path, qrels: Path | None = None) -> list[Turn]:
@@ -35,52 +46,40 @@ def read(path: Path, qrels: Path | None = None) -> list[Turn]:
     Raises:
         InputError: a record is not usable; names file, record, field and value.
     """
-    gold = read_gold(qrels, gold_of) if qrels else {}
-    so_far: dict[int, list[Message]] = {}
-    turns = ((record, turn_of(record, gold, so_far)) for record in read_records(path))
-    return check_overlap(collect_turns(path, turns), path, qrels)
+    gold = read_gold(qrels, gold_of)
+    return check_overlap(unique_turns(path, turns_of(path, gold)), path, qrels)
 
 
-def turn_of(record: FieldReader, gold: Gold, so_far: dict[int, list[Message]]) -> Turn:
-    """One turn. Its answer is also its reply: the assistant says it in the turns that follow.
+def gold_of(path: Path) -> Gold:
+    """The gold passages of a file of SCAI-QReCC."""
+    records = (record for _, record in read_records(Record, path))
+    return {(record.Conversation_no, record.Turn_no): dict.fromkeys(record.Truth_passages, 1) for record in records}
 
-    Args:
-        record: as published.
-        gold: gold passages from a file of their own.
-        so_far: conversation -> its messages up to here; the turn's own are added.
-    """
-    of_scai = "Truth_rewrite" in record.values
-    conversation, number = record.number("Conversation_no"), record.number("Turn_no")
-    question, answer = record.text("Question"), record.text("Truth_answer" if of_scai else "Answer", empty=True)
-    before = so_far.setdefault(conversation, [])
-    if "Context" in record.values:
-        history = dialogue(record, "Context")
-    else:
-        history = tuple(before)
-        if sum(message["role"] == "user" for message in history) != number - 1:
+
+def turns_of(path: Path, gold: Gold) -> Iterator[tuple[str, Turn]]:
+    """Place and turn of each record. Its answer is also its reply: the assistant says it in the turns that follow."""
+    so_far: dict[int, list[Message]] = defaultdict(list)  # messages of each conversation
+    for place, record in read_records(Record, path):
+        conversation, answer = record.Conversation_no, record.Answer
+        history = tuple(so_far[conversation]) if record.Context is None else record.Context
+        questions = sum(message["role"] == "user" for message in history)
+        if record.Context is None and questions != record.Turn_no - 1:
             raise InputError(
-                f"{record.place}: turn {number} of conversation {conversation} has no `Context`, and the turns before "
-                "it are not in the file in their order; use the whole file."
+                f"{place}: turn {record.Turn_no} of conversation {conversation} has no `Context`, and the turns "
+                "before it are not in the file in their order; use the whole file."
             )
-    before.append({"role": "user", "content": question})
-    if answer:
-        before.append({"role": "assistant", "content": answer})
-    question_number = 1 + sum(message["role"] == "user" for message in history)
-    own = record.texts("Truth_passages") if "Truth_passages" in record.values else []
-    return Turn(
-        id=f"{conversation}_{number}",
-        history=history,
-        question=question,
-        answers=(answer,) if answer else (),
-        relevant=gold.get((conversation, question_number)) or dict.fromkeys(own, 1),
-        rewrite=record.text("Truth_rewrite" if of_scai else "Rewrite", empty=True) or None,
-        conversation=str(conversation),
-        kind="follow_up" if history else "first",
-        reply=answer,
-    )
-
-
-def gold_of(record: FieldReader) -> tuple[tuple[int, int], dict[str, int]]:
-    """Turn and gold passages of a record of SCAI-QReCC."""
-    key = (record.number("Conversation_no"), record.number("Turn_no"))
-    return key, dict.fromkeys(record.texts("Truth_passages"), 1)
+        so_far[conversation].append({"role": "user", "content": record.Question})
+        if answer:
+            so_far[conversation].append({"role": "assistant", "content": answer})
+        turn = Turn(
+            id=f"{conversation}_{record.Turn_no}",
+            history=history,
+            question=record.Question,
+            answers=(answer,) if answer else (),
+            relevant=gold.get((conversation, questions + 1)) or dict.fromkeys(record.Truth_passages, 1),
+            rewrite=record.Rewrite or None,
+            conversation=str(conversation),
+            kind="follow_up" if history else "first",
+            reply=answer,
+        )
+        yield place, turn

@@ -12,15 +12,11 @@
 Needs `haystack-ai`.
 """
 
-from typing import Any
+from haystack import component
+from haystack.dataclasses import ChatMessage
 
-from haystack import component, default_from_dict, default_to_dict
-from haystack.dataclasses import ChatMessage, ChatRole
-
-from core.errors import InputError
+from rewriter.integrations import to_turn
 from rewriter.rewriter import Rewriter
-
-ROLES = {ChatRole.USER: "user", ChatRole.ASSISTANT: "assistant"}
 
 
 @component
@@ -33,15 +29,15 @@ class QueryRewriter:
     """
 
     def __init__(self, rewriter: str, url: str | None = None):
-        self.rewriter, self.url, self._loaded = rewriter, url, None
+        self.rewriter, self.url = rewriter, url  # Haystack saves them with the pipeline
+        self._loaded: Rewriter | None = None
 
     def warm_up(self) -> None:
         """Load the model."""
-        if self._loaded is None:
-            loaded = (
-                Rewriter.from_url(self.url, self.rewriter) if self.url else Rewriter.from_pretrained(self.rewriter)
-            )
-            self._loaded = loaded
+        if self._loaded is None and self.url:
+            self._loaded = Rewriter.from_url(self.url, self.rewriter)
+        elif self._loaded is None:
+            self._loaded = Rewriter.from_pretrained(self.rewriter)
 
     @component.output_types(query=str)
     def run(self, messages: list[ChatMessage]) -> dict[str, str]:
@@ -53,17 +49,6 @@ class QueryRewriter:
         Raises:
             InputError: the last message is not a user's.
         """
-        chat = [{"role": ROLES[m.role], "content": m.text or ""} for m in messages if m.role in ROLES]
-        if not chat or chat[-1]["role"] != "user":
-            raise InputError("`messages` must end with a user's message.")
+        turn = to_turn((message.role.value, message.text) for message in messages)
         self.warm_up()
-        return {"query": self._loaded.rewrite(chat[:-1], chat[-1]["content"])}
-
-    def to_dict(self) -> dict[str, Any]:
-        """The component for a pipeline in YAML."""
-        return default_to_dict(self, rewriter=self.rewriter, url=self.url)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "QueryRewriter":
-        """The component from a pipeline in YAML."""
-        return default_from_dict(cls, data)
+        return {"query": self._loaded.queries([turn])[0][0]}

@@ -14,23 +14,8 @@ from collections.abc import Sequence
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableLambda
 
-from core.errors import InputError
-from core.records import Turn
+from rewriter.integrations import to_turn
 from rewriter.rewriter import Rewriter
-
-ROLES = {"human": "user", "ai": "assistant"}
-
-
-def to_turn(messages: Sequence[BaseMessage]) -> Turn:
-    """A chat as a turn; messages of systems and tools are not looked at.
-
-    Raises:
-        InputError: the last message is not a user's.
-    """
-    chat = [{"role": ROLES[m.type], "content": m.text} for m in messages if m.type in ROLES]
-    if not chat or chat[-1]["role"] != "user":
-        raise InputError("the messages must end with a human's.")
-    return Turn("question", tuple(chat[:-1]), chat[-1]["content"])
 
 
 def query_rewriter(rewriter: Rewriter) -> RunnableLambda:
@@ -39,4 +24,9 @@ def query_rewriter(rewriter: Rewriter) -> RunnableLambda:
     Args:
         rewriter: a loaded rewriter.
     """
-    return RunnableLambda(lambda messages: rewriter.queries([to_turn(messages)])[0][0], name="query_rewriter")
+
+    def rewrite(messages: Sequence[BaseMessage]) -> str:
+        turn = to_turn((message.type, message.text) for message in messages)
+        return rewriter.queries([turn])[0][0]
+
+    return RunnableLambda(rewrite, name="query_rewriter")

@@ -152,7 +152,9 @@ def compare(model: str, data: Path, turns: int, plain_items: int, dtype: str) ->
     plain_s, _ = timed(lambda: plain_candidates(lm, prompts, settings), lm.device)
     figures["candidates_ratio"] = plain_s / figures["candidates_s"]
 
-    tasks = inputs_of(chosen, [[c.query for c in kept] for kept, _ in sampled], settings, data / "corpus.jsonl")
+    tasks = inputs_of(
+        chosen, [[c.query for c in record.candidates] for record in sampled], settings, data / "corpus.jsonl"
+    )
     inputs, generator = [each for each, _ in tasks], Generator.of(lm, settings.generator)
     replies = [completion_ids(lm, reply)[: settings.scoring.reply_tokens] for _, reply in tasks]
     ways = {

@@ -7,14 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from openai import OpenAI, OpenAIError
 
 from core.errors import InputError, first_line
-from core.records import Message
+from core.records import Turn
+from core.settings import RewriterSettings
+from rewriter.prompts import RewritePrompt, read_rewrite
 
 CONCURRENCY = 16  # requests at once
 RETRIES = 5  # of a request that the server refuses for now; the client waits longer each time
 
 
-class ChatServer:
-    """Answers prompts with a served model.
+class ServerBackend:
+    """A model on a server.
 
     Args:
         url: address that ends in `/v1`.
@@ -27,34 +29,27 @@ class ChatServer:
         self.client = OpenAI(base_url=url, api_key=key, max_retries=RETRIES)
         self.url, self.model = url, model
 
-    def answers(
-        self, prompts: Sequence[list[Message]], max_new_tokens: int, n: int, temperature: float, top_p: float
-    ) -> list[list[str]]:
-        """Answers to each prompt, several prompts at once.
-
-        Args:
-            prompts: chat messages of each prompt.
-            max_new_tokens: longest answer.
-            n: answers per prompt.
-            temperature: sampling temperature; 0 takes the most likely token.
-            top_p: nucleus sampling threshold.
+    def rewrites(self, turns: Sequence[Turn], options: RewriterSettings, n: int) -> list[list[str]]:
+        """The most likely rewrite of each turn, or `n` samples; several turns at once.
 
         Raises:
             InputError: the server cannot be reached, or refuses a request.
         """
+        prompt = RewritePrompt.of(options)
 
-        def answer(messages: list[Message]) -> list[str]:
+        def rewrite(turn: Turn) -> list[str]:
             texts: list[str] = []
             while len(texts) < n:  # some servers give one answer whatever `n` is
                 reply = self.client.chat.completions.create(
-                    model=self.model, messages=messages, max_tokens=max_new_tokens, n=n - len(texts),
-                    temperature=temperature, top_p=top_p,
+                    model=self.model, messages=prompt.messages(turn.history, turn.question),
+                    max_tokens=options.max_new_tokens, n=n - len(texts),
+                    temperature=0.0 if n == 1 else options.temperature, top_p=options.top_p,
                 )  # fmt: skip
-                texts += [choice.message.content or "" for choice in reply.choices]
+                texts += [read_rewrite(choice.message.content or "") for choice in reply.choices]
             return texts[:n]
 
         try:
             with ThreadPoolExecutor(CONCURRENCY) as pool:
-                return list(pool.map(answer, prompts))
+                return list(pool.map(rewrite, turns))
         except OpenAIError as error:
             raise InputError(f"{self.url}: {first_line(error)}") from error

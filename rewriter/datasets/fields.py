@@ -1,0 +1,62 @@
+"""What the readers of published data sets share: types of fields, and gold passages."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, StringConstraints
+
+from core.errors import InputError
+from core.records import Message, Turn
+from core.trec import read_qrels
+
+Key = tuple[int, int]  # conversation, turn
+Gold = dict[Key, dict[str, int]]  # grades of documents
+NUMBERS = re.compile(r"(\d+)[_-](\d+)$")  # of the query ids `12_3`, `12-3` and `QReCC-Test_12_3`
+
+
+def to_messages(texts: list[str]) -> tuple[Message, ...]:
+    """Messages from `[question, answer, question, answer, ...]`; an empty answer is left out."""
+    if len(texts) % 2 or not all(text.strip() for text in texts[::2]):
+        raise ValueError("a list of texts, question and answer by turns")
+    roles = ("user", "assistant")
+    return tuple({"role": roles[i % 2], "content": text} for i, text in enumerate(texts) if text.strip())
+
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True)]
+FilledText = Annotated[Text, StringConstraints(pattern=r"\S")]
+Dialogue = Annotated[list[str], AfterValidator(to_messages)]
+
+
+def read_gold(path: Path | None, read_json: Callable[[Path], Gold]) -> Gold:
+    """Gold passages by conversation and turn; none where there is no file.
+
+    Args:
+        path: JSON, or qrels whose query ids end in `<conversation>_<turn>` or `<conversation>-<turn>`.
+        read_json: reads a JSON file of the data set.
+
+    Raises:
+        InputError: a record or a line is not usable.
+    """
+    if path is None:
+        return {}
+    if path.suffix in (".json", ".jsonl"):
+        return read_json(path)
+    gold: Gold = {}
+    for query, documents in read_qrels(path).items():
+        numbers = NUMBERS.search(query)
+        if numbers is None:
+            raise InputError(f"{path}: the query id `{query}` does not end in `<conversation>_<turn>`.")
+        gold[int(numbers[1]), int(numbers[2])] = documents
+    return gold
+
+
+def check_overlap(turns: list[Turn], path: Path, qrels: Path | None) -> list[Turn]:
+    """The turns, where the file of gold passages has one for any of them; raises InputError elsewhere."""
+    if qrels is not None and not any(turn.relevant for turn in turns):
+        raise InputError(
+            f"{qrels} has no gold passage for any turn of {path} (its first is `{turns[0].id}`); "
+            "are they of the same split and release?"
+        )
+    return turns
