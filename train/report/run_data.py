@@ -1,5 +1,6 @@
 """What a report shows of a run, read from the files of its folder."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -126,7 +127,7 @@ def load_round(run: Run, number: int, stages: Mapping[str, dict[str, Any]]) -> R
         lengths = {
             side: [len(getattr(pair, side)[0]["content"].split()) for pair in pairs] for side in ("chosen", "rejected")
         }
-    logs = {n: read_json(run.path / prefix / n / "log.json", kind=list) for n in TRAINING if n in counts}
+    logs = {n: json.loads((run.path / prefix / n / "log.json").read_text()) for n in TRAINING if n in counts}
     return Round(number, counts, rewards, logs, lengths)
 
 
