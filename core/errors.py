@@ -1,6 +1,9 @@
 """The one error that users meet: something they gave us cannot be used, with the place and the way out."""
 
 import difflib
+import re
+
+CREDENTIALS = re.compile(r"://([^/\s@]*|[^\s@]*:[^\s@]*)@")  # of a URL: `user@` or `user:password@`
 
 
 class InputError(ValueError):

@@ -87,13 +87,9 @@ def check_engines(retrieval: RetrievalSettings, sets: int) -> None:
     if "http" in engines:
         try:
             address = urlsplit(retrieval.url)
+            _ = address.port
         except ValueError as error:
             raise InputError(f"`retrieval.url` is not a URL, got {retrieval.url!r} ({error}).") from error
-        if address.username or address.password:  # settings are logged and recorded
-            raise InputError(
-                "`retrieval.url` holds credentials; take them out and set SEARCH_USER and SEARCH_PASSWORD in the "
-                "environment."
-            )
         if address.scheme not in ("http", "https") or not address.hostname:
             raise InputError(f"`retrieval.url` must read https://HOST:PORT, got {retrieval.url!r}.")
     shared = "index" if "http" in engines else "prebuilt" if "lucene" in engines and retrieval.prebuilt else None

@@ -4,14 +4,15 @@ A field's type has its range and choices, the docstring its help. Imports no tor
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Gt, Le
 
 from core.data_settings import DataSettings
-from core.errors import InputError
+from core.errors import CREDENTIALS, InputError
 from core.retrieval_settings import RetrievalSettings, check_engines
 from core.schema import Dtype, Fraction, NonNegative, Positive, Seed, Text, Validated
 from core.scoring_settings import ScoringSettings
@@ -19,6 +20,13 @@ from core.scoring_settings import ScoringSettings
 ROUND_STAGES = ("candidates", "rankings", "scores", "pairs", "sft", "dpo")  # `sft` in the first round only
 System = Literal["original", "history", "base", "base_examples", "sft", "dpo", "reference"]
 SYSTEMS: tuple[str, ...] = get_args(System)
+RESERVED = {  # keys of TRL's configuration that a run decides -> what decides it
+    "output_dir": "files go to `run.dir`",
+    "report_to": "use `train.report_to`",
+    "push_to_hub": "`python -m train.export` uploads",
+    "hub_token": "settings are logged and recorded; set HF_TOKEN in the environment",
+    "trust_remote_code": "no code of a model is run",
+}
 
 
 @dataclass(kw_only=True)
@@ -225,8 +233,30 @@ class Settings(Validated):
     dpo: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name, text in texts_of(asdict(self)):
+            if CREDENTIALS.search(text):
+                raise InputError(
+                    f"`{name}` holds credentials, and settings are logged and recorded; take them out. Those of "
+                    "`retrieval.url` go to SEARCH_USER and SEARCH_PASSWORD in the environment."
+                )
+        for section in ("sft", "dpo"):
+            for name in getattr(self, section):
+                if name in RESERVED:
+                    raise InputError(f"`{section}.{name}` cannot be set: {RESERVED[name]}.")
         check_engines(self.retrieval, len(self.data.sets))
         for section in ("lora", "sft", "dpo"):
             for name, value in getattr(self, section).items():
                 if isinstance(value, float) and not math.isfinite(value):
                     raise InputError(f"`{section}.{name}` must be a finite number, got {value}.")
+
+
+def texts_of(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """The texts in nested values, each with its full name."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from texts_of(each, f"{name}.{key}".removeprefix("."))
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from texts_of(each, f"{name}[{number}]")

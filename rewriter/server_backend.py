@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from openai import OpenAI, OpenAIError
 
-from core.errors import InputError, first_line
+from core.errors import CREDENTIALS, InputError, first_line
 from core.records import Turn
 from core.settings import RewriterSettings
 from rewriter.prompts import RewritePrompt, read_rewrite
@@ -22,9 +22,14 @@ class ServerBackend:
         url: address that ends in `/v1`.
         model: name of the model on the server.
         api_key: of the server; `OPENAI_API_KEY` of the environment when not given.
+
+    Raises:
+        InputError: the address holds credentials.
     """
 
     def __init__(self, url: str, model: str, api_key: str | None = None):
+        if CREDENTIALS.search(url):
+            raise InputError("the server's address holds credentials; take them out and set OPENAI_API_KEY.")
         key = api_key or os.environ.get("OPENAI_API_KEY") or "none"
         self.client = OpenAI(base_url=url, api_key=key, max_retries=RETRIES)
         self.url, self.model = url, model

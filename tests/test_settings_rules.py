@@ -46,8 +46,12 @@ HTTP = ["--retrieval.engine", "http", "--retrieval.index", "i", "--retrieval.url
         ([*HTTP, "http://[x"], "`retrieval.url` is not a URL, got 'http://[x' (Invalid IPv6 URL)."),
         (
             [*HTTP, "https://ann:secret@x"],
-            "`retrieval.url` holds credentials; take them out and set SEARCH_USER and SEARCH_PASSWORD in the "
-            "environment.",
+            "`retrieval.url` holds credentials, and settings are logged and recorded; take them out. Those of "
+            "`retrieval.url` go to SEARCH_USER and SEARCH_PASSWORD in the environment.",
+        ),
+        (
+            [*HTTP, "https://x:port"],
+            "`retrieval.url` is not a URL, got 'https://x:port' (Port could not be cast to integer value as 'port').",
         ),
         (
             [*HTTP, "http://x", "--data.sets", "{a: {}, b: {}}"],
