@@ -138,8 +138,9 @@ def load_language_model(
             raise FileNotFoundError(f"the adapter is the folder {Path(adapter) / 'adapter'}")
         tokenizer = load_tokenizer(folder)
         model, report = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True
-        )
+            folder, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False,
+            output_loading_info=True,
+        )  # fmt: skip
         if missing := report["missing_keys"]:
             raise ValueError(f"{len(missing)} weights are missing, such as {min(missing)}")
         if extra := report["unexpected_keys"]:
@@ -197,7 +198,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer, padding on the left; a missing pad token becomes the end token, a missing chat template a plain
     one. A template that lets the model think before it answers only if asked (Qwen3's) is told not to, in training
     too."""
-    tokenizer = AutoTokenizer.from_pretrained(model_folder(name), padding_side="left")
+    tokenizer = AutoTokenizer.from_pretrained(model_folder(name), padding_side="left", trust_remote_code=False)
     if tokenizer.chat_template is None:
         tokenizer.chat_template = PLAIN_TEMPLATE
     template = tokenizer.chat_template

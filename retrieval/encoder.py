@@ -133,7 +133,7 @@ def plain_modules(name: str, pooling: str, options: dict[str, Any]) -> list[nn.M
     """
     options = options | {"key_mapping": {r"^ance_encoder\.": ""}}  # in `castorini/ance-msmarco-passage`
     with disable_logging(logging.WARNING):  # Transformers reports weights that it does not use
-        body = Transformer(name, model_kwargs=dict(options))
+        body = Transformer(name, model_kwargs=dict(options), config_kwargs={"trust_remote_code": False})
         _, report = type(body.auto_model).from_pretrained(name, **options, device_map="meta", output_loading_info=True)
         missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
         if missing:

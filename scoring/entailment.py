@@ -78,8 +78,8 @@ def load_classifier(name: str) -> tuple[Any, Any]:
     """
     try:
         check_folder(name)
-        model = AutoModelForSequenceClassification.from_pretrained(name, use_safetensors=True)
-        return AutoTokenizer.from_pretrained(name), model
+        model = AutoModelForSequenceClassification.from_pretrained(name, use_safetensors=True, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False), model
     except (OSError, ValueError, SafetensorError) as error:
         raise InputError(
             f"the model `{name}` of `entailment` cannot be loaded: {first_line(error).rstrip('.')}. "

@@ -138,6 +138,6 @@ def check_model(key: str, name: str, hint: str = "") -> None:
         InputError: it cannot; names the setting `key`, the model, the cause and a `hint`.
     """
     try:
-        AutoConfig.from_pretrained(name)
+        AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"`{key}`: {name} cannot be read: {first_line(error)}{hint}") from error

@@ -43,7 +43,7 @@ def check_lora(model: ModelSpec, lora: dict[str, Any]) -> None:
     if model.adapter:
         return
     try:
-        config = AutoConfig.from_pretrained(model_folder(model.name))
+        config = AutoConfig.from_pretrained(model_folder(model.name), trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise InputError(f"`rewriter.model`: {model.name} cannot be read: {first_line(error)}") from error
     with torch.device("meta"):
