@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
+from core.adapters import check_adapter
 from core.errors import InputError, first_line
 from core.gguf import model_folder
 from core.progress import log
@@ -136,6 +137,8 @@ def load_language_model(
             check_folder(part)
         if adapter and (Path(adapter) / "adapter/adapter_config.json").is_file():
             raise FileNotFoundError(f"the adapter is the folder {Path(adapter) / 'adapter'}")
+        if adapter:
+            check_adapter(folder, adapter)
         tokenizer = load_tokenizer(folder)
         model, report = AutoModelForCausalLM.from_pretrained(
             folder, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False,

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from core.adapters import check_adapter
 from core.artifacts import read_json, write_json
 from core.batching import use_cores
 from core.data_sources import DataSource
@@ -101,6 +102,9 @@ def check_inputs(run: Run, stages: Sequence[str]) -> None:
         _ = run.collections  # a bad passage is named before anything is sampled
     if kinds & {"scores"}:
         check_scoring(list(run.train_turns), settings.scoring, run.generator.name)
+    for options in (settings.rewriter, settings.generator):
+        if options.model and options.adapter:
+            check_adapter(options.model, options.adapter)
     if kinds & {"sft", "dpo"}:
         check_lora(run.base, settings.lora)
     if EVALUATION in kinds:
