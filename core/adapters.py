@@ -25,7 +25,7 @@ def check_adapter(model: str, adapter: str) -> None:
         InputError: it cannot be read or belongs to another model; names both and the first weight that differs.
     """
     folder = Path(adapter)
-    if not (folder / "adapter_config.json").is_file():
+    if not folder.is_dir():
         return
     if not (folder / WEIGHTS).is_file():
         raise InputError(f"the adapter {adapter} has no {WEIGHTS}; weights are read as safetensors alone.")

@@ -5,6 +5,7 @@ The dataclasses (`core.settings`, and those for the flags of a command) declare 
 
 import argparse
 import errno
+import json
 import os
 import re
 import sys
@@ -45,10 +46,12 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.
 def load_yaml(text: str | bytes, place: str) -> Any:
     """The value of a YAML text; error messages begin with `place`."""
     try:
-        return yaml.load(text, Loader)
+        value = yaml.load(text, Loader)
+        json.dumps(value, default=str)  # what refers to itself, or has a date as a key, is no setting
+        return value
     except yaml.MarkedYAMLError as error:
         raise InputError(f"{place}line {error.problem_mark.line + 1}: {error.problem}.") from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{place}not valid YAML: {first_line(error)}.") from error
 
 

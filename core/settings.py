@@ -234,6 +234,8 @@ class Settings(Validated):
 
     def __post_init__(self) -> None:
         for name, text in texts_of(asdict(self)):
+            if "\0" in text:
+                raise InputError(f"`{name}` must have no null byte, got {text!r:.60}.")
             if CREDENTIALS.search(text):
                 raise InputError(
                     f"`{name}` holds credentials, and settings are logged and recorded; take them out. Those of "

@@ -18,16 +18,16 @@ from core.data_sources import DataSource, by_data_set, is_hub_name
 from core.errors import InputError
 from core.progress import log
 from core.records import Passage
-from retrieval.corpus import SKIP_HINT, hub_dataset, read_corpus, refuse
+from retrieval.corpus import SKIP_HINT, EmptyPassage, hub_dataset, read_corpus
 
 DATABASE = "passages.sqlite"
 SCHEMA = """
 PRAGMA journal_mode = MEMORY;
 PRAGMA synchronous = OFF;
 CREATE TABLE passages (row INTEGER PRIMARY KEY, id TEXT UNIQUE, text TEXT, title TEXT);
-CREATE TABLE skipped (reason TEXT);
+CREATE TABLE skipped (reason TEXT, empty INTEGER);
 """
-SKIPPED = "SELECT count(*), (SELECT reason FROM skipped WHERE rowid = 1) FROM skipped"
+SKIPPED = "SELECT count(*), ifnull(sum(empty), 0), (SELECT reason FROM skipped WHERE rowid = 1) FROM skipped"
 LOG_EVERY = 1_000_000  # passages
 MAX_WARNINGS = 5  # skipped records that are logged one by one
 
@@ -79,8 +79,8 @@ class Collection:
             contents.append(Passage(*fields).content)
         return contents
 
-    def skipped(self) -> tuple[int, str]:
-        """Number of records of the source that were left out, and the reason of the first; None if there is none."""
+    def skipped(self) -> tuple[int, int, str]:
+        """Records of the source that cannot be used: their number, how many have no text, and the first reason."""
         return self._database.execute(SKIPPED).fetchone()
 
 
@@ -116,11 +116,12 @@ def open_collection(source: str, cache: Path | None = None, on_bad: Literal["sto
 
     built = build_once(folder / DATABASE, build)
     collection = Collection(folder, identity)
-    skipped, reason = collection.skipped()
+    skipped, empty, reason = collection.skipped()
     if built:
         log.info("collection: %d passages, %d records left out -> %s", len(collection), skipped, folder)
     if skipped and on_bad == "stop":
-        raise InputError(f"{reason} There are {skipped} bad records in {source}. {SKIP_HINT}")
+        kinds = f", {empty} of them passages without text" if empty else ""
+        raise InputError(f"{reason} There are {skipped} bad records in {source}{kinds}. {SKIP_HINT}")
     return collection
 
 
@@ -171,23 +172,25 @@ def import_source(source: str, file: Path, skip_bad: bool) -> None:
 
 
 def fill(database: sqlite3.Connection, source: str, skip_bad: bool) -> None:
-    """Insert the passages of a source, and the reasons of the records that were skipped."""
+    """Insert the passages of a source, and the reasons of the records that cannot be used; log the first of these
+    where the run goes on without them."""
 
     def skip(error: InputError) -> None:
-        row = database.execute("INSERT INTO skipped VALUES (?)", [str(error)]).lastrowid
-        if row <= MAX_WARNINGS:
+        values = str(error), isinstance(error, EmptyPassage)
+        row = database.execute("INSERT INTO skipped VALUES (?, ?)", values).lastrowid
+        if skip_bad and row <= MAX_WARNINGS:
             log.warning("left out: %s", error)
 
-    on_bad, count = skip if skip_bad else refuse, 0
-    for number, passage in read_corpus(source, on_bad):
+    count = 0
+    for number, passage in read_corpus(source, skip):
         values = count, passage.id, passage.text, passage.title
         if not database.execute("INSERT OR IGNORE INTO passages VALUES (?, ?, ?, ?)", values).rowcount:
-            on_bad(InputError(f"{source}:{number}: the id `{passage.id}` stands twice; ids must be unique."))
+            skip(InputError(f"{source}:{number}: the id `{passage.id}` stands twice; ids must be unique."))
             continue
         count += 1
         if count % LOG_EVERY == 0:
             log.info("collection: %d passages read", count)
     if not count:
-        skipped, reason = database.execute(SKIPPED).fetchone()
-        hint = f" {skipped} records were left out, the first: {reason}" if skipped else ""
+        skipped, _, reason = database.execute(SKIPPED).fetchone()
+        hint = f" None of its {skipped} records can be used; the first: {reason}" if skipped else ""
         raise InputError(f"{source}: the collection is empty; passages with `id` and `text` are expected.{hint}")

@@ -33,6 +33,10 @@ OnBad = Callable[[InputError], None]  # called for each record that cannot be us
 Records = Iterator[tuple[int, dict[str, Any]]]  # number of the line or row, from 1, and the record
 
 
+class EmptyPassage(InputError):
+    """A passage without text, the commonest fault of collections."""
+
+
 def refuse(error: InputError) -> NoReturn:
     """Raise the error of a record that cannot be used, with the way to skip it."""
     raise InputError(f"{error} {SKIP_HINT}") from error
@@ -55,7 +59,8 @@ def read_corpus(source: str, on_bad: OnBad = refuse) -> Iterator[tuple[int, Pass
         try:
             passage = parse_record(Passage, record, f"{source}:{number}")
         except InputError as error:
-            on_bad(error)
+            has_text = "text" in record and str(record["text"] or "").strip()
+            on_bad(error if has_text else EmptyPassage(str(error)))
         else:
             yield number, passage
 
@@ -143,7 +148,7 @@ def parquet_batches(path: Path) -> Iterator[pyarrow.RecordBatch]:
     try:
         with pyarrow.parquet.ParquetFile(path) as table:
             yield from table.iter_batches(BATCH, columns=[name for name in FIELDS if name in table.schema_arrow.names])
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as parquet ({first_line(error)}).") from error
 
 

@@ -12,6 +12,7 @@ Passages: `corpora/passage_level/<domain>.jsonl.zip`. Gold passages have their i
 """
 
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +20,14 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from core.errors import InputError
+from core.errors import InputError, first_line
 from core.records import Passage, Turn
 from core.trec import read_qrels
 from rewriter.datasets.fields import FilledText, Text
 from rewriter.record_files import read_records, unique_turns
 
+# Of damaged and of encrypted archives.
+READING_ERRORS = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 ROLES = {"user": "user", "agent": "assistant"}
 ANSWERED = {"ANSWERABLE", "PARTIAL"}  # elsewhere the target says that there is no answer, or makes conversation
 
@@ -138,8 +141,8 @@ def read_passages(path: Path) -> Iterator[Passage]:
     try:
         for _, record in read_records(Entry, passage_file(path)):
             yield Passage(record.id, record.text, record.title)
-    except zipfile.BadZipFile as error:
-        raise InputError(f"{path}: cannot be read ({error}); download it again.") from error
+    except READING_ERRORS as error:
+        raise InputError(f"{path}: cannot be read ({first_line(error)}); download it again.") from error
 
 
 def passage_file(path: Path) -> Path | zipfile.Path:
