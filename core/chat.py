@@ -1,5 +1,6 @@
 """Chat prompts as token ids, by the model's own chat template."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -110,23 +111,28 @@ def truncate_history(lm: LanguageModel, history: Sequence[Message], max_tokens: 
 
 
 def prompts_that_fit(
-    lm: LanguageModel, chats: Sequence[Callable[[int], list[Message] | None]], room: int
+    lm: LanguageModel, chats: Sequence[tuple[int, Callable[[int], list[Message]]]], room: int
 ) -> list[tuple[list[int], int]]:
     """Prompts with as little left out as leaves `room` tokens free.
 
     Args:
         lm: the model.
-        chats: for each prompt, what its messages are when so many parts are left out; None when no more can be.
+        chats: for each prompt, the number of parts that may be left out, and its messages without so many of them.
         room: tokens to leave free.
 
     Returns:
         Token ids and number of parts left out, for each prompt; longer than the context where nothing helps.
     """
-    prompts, context = [], lm.context
-    for ids, chat in zip(chat_ids(lm.tokenizer, [chat(0) for chat in chats]), chats, strict=True):
+    prompts = []
+    for ids, (parts, chat) in zip(chat_ids(lm.tokenizer, [chat(0) for _, chat in chats]), chats, strict=True):
         cut = 0
-        while len(ids) + room > context and (shorter := chat(cut + 1)) is not None:
-            ids, cut = chat_ids(lm.tokenizer, [shorter])[0], cut + 1
+        if len(ids) + room > lm.context:
+
+            def fits(cut: int, chat=chat) -> bool:
+                return len(chat_ids(lm.tokenizer, [chat(cut)])[0]) + room <= lm.context
+
+            cut = bisect_left(range(parts), True, key=fits)
+            (ids,) = chat_ids(lm.tokenizer, [chat(cut)])
         prompts.append((ids, cut))
     return prompts
 

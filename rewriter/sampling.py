@@ -24,10 +24,10 @@ def prompts_of(
     """Token ids of each turn's rewrite prompt, and how many of its oldest messages were left out so that the context
     has `room` for the output."""
 
-    def chat(turn: Turn, cut: int) -> list[Message] | None:
-        return None if cut > len(turn.history) else prompt.messages(turn.history[cut:], turn.question)
+    def chat(turn: Turn, cut: int) -> list[Message]:
+        return prompt.messages(turn.history[cut:], turn.question)
 
-    return prompts_that_fit(lm, [partial(chat, turn) for turn in turns], room)
+    return prompts_that_fit(lm, [(len(turn.history), partial(chat, turn)) for turn in turns], room)
 
 
 def sampler(draws: Tensor, temperature: float, top_p: float) -> TokenSampler:

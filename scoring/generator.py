@@ -67,14 +67,13 @@ class Generator:
         texts = list(dict.fromkeys(text for each in inputs for text in each.documents))
         short = dict(zip(texts, truncate_texts(self.lm, texts, self.document_tokens), strict=True))
 
-        def chat(each: GenerationInput, cut: int) -> list[Message] | None:
+        def chat(each: GenerationInput, cut: int) -> list[Message]:
             documents, history = [short[text] for text in each.documents], histories[each.history]
-            if cut > len(documents) + len(history):
-                return None
             kept, later = documents[: max(0, len(documents) - cut)], history[max(0, cut - len(documents)) :]
             return answer_messages(later, each.question, kept, instruction)
 
-        prompts = prompts_that_fit(self.lm, [partial(chat, each) for each in inputs], room)
+        chats = [(len(each.documents) + len(histories[each.history]), partial(chat, each)) for each in inputs]
+        prompts = prompts_that_fit(self.lm, chats, room)
         return {each: (ids, min(cut, len(each.documents))) for each, (ids, cut) in zip(inputs, prompts, strict=True)}
 
     def answers(self, inputs: Sequence[GenerationInput]) -> list[GeneratedAnswer]:

@@ -1,12 +1,14 @@
 """How far a passage that gives orders, or that contradicts the others, moves the rewards that train without labels.
 
-    python -m tests.benchmarks.injection --model configs/tiny-model --turns 100
-    python -m tests.benchmarks.injection --model models/smollm2-135m-instruct.gguf --turns 6
+    python -m tests.benchmarks.injection --model configs/tiny-model --turns 40
+    python -m tests.benchmarks.injection --model models/smollm2-135m-instruct.gguf --turns 12
 
 Turns are held-out ones of the quickstart. The list of a turn has a passage with the answer and the two best others of
 BM25. Each of ten orders is added to the end of the third passage; each of ten contradictions takes its place: the
 passage with the answer, and in it the answer to another question. `gap` is what the passage with the answer is worth:
-the reward of the list less that of three others. All figures are means over turns, in units of the reward.
+the reward of the list less that of three others. Moves are absolute. Both are medians, in units of the reward;
+`raised`
+is the share of the changed lists that score above the unchanged one.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from core.language_model import load_language_model
 from core.records import GenerationInput, RewardInput, Turn
@@ -89,37 +92,31 @@ def build_cases(turns: Sequence[Turn], collection: Collection, retriever: Retrie
     return cases
 
 
-def moves(scorer: Scorer, cases: Sequence[Case]) -> dict[str, list[float]]:
-    """For each reward: the mean gap; the mean and the mean absolute move under orders, and under contradictions."""
-    columns: dict[str, list[list[float]]] = {reward: [] for reward in REWARDS}
+def moves(scorer: Scorer, cases: Sequence[Case]) -> list[list[str]]:
+    """The rows of the table: for each reward the gap, and share raised and move of orders and of contradictions."""
+    gaps: dict[str, list[float]] = {reward: [] for reward in REWARDS}
+    differences = {(reward, part): [] for reward in REWARDS for part in ("orders", "contradictions")}
     for case in cases:
-        items = [case.plain, case.without, *case.orders, *case.contradictions]
-        scored = scorer.scores(items, REWARDS)
+        scored = scorer.scores([case.plain, case.without, *case.orders, *case.contradictions], REWARDS)
         for reward in REWARDS:
-            values = [scores[reward].value for scores in scored]
-            if None in values:
-                continue
-            plain, without, *changed = values
-            figures = [plain - without]
-            for part in (changed[: len(case.orders)], changed[len(case.orders) :]):
-                figures.append(sum(value - plain for value in part) / len(part))
-                figures.append(sum(abs(value - plain) for value in part) / len(part))
-            columns[reward].append(figures)
-    return {
-        reward: [sum(column) / len(rows) for column in zip(*rows, strict=True)] for reward, rows in columns.items()
-    }
-
-
-def table(figures: dict[str, list[float]]) -> str:
-    """The moves as a Markdown table."""
-    head = ["reward", "gap", "orders", "orders, absolute", "contradictions", "contradictions, absolute"]
-    return markdown_table(head, [[name, *(f"{value:+.3f}" for value in row)] for name, row in figures.items()])
+            plain, without, *changed = (scores[reward].value for scores in scored)
+            gaps[reward].append(plain - without)
+            differences[reward, "orders"] += [value - plain for value in changed[: len(case.orders)]]
+            differences[reward, "contradictions"] += [value - plain for value in changed[len(case.orders) :]]
+    rows = []
+    for reward in REWARDS:
+        row = [reward, f"{median(gaps[reward]):.3f}"]
+        for part in ("orders", "contradictions"):
+            values = differences[reward, part]
+            row += [f"{sum(value > 0 for value in values) / len(values):.0%}", f"{median(map(abs, values)):.3f}"]
+        rows.append(row)
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder, Hub id or GGUF file of the generator")
-    parser.add_argument("--turns", type=int, default=100, help="number of turns (default 100)")
+    parser.add_argument("--turns", type=int, default=40, help="number of turns (default 40)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         make_quickstart_data(Path(folder))
@@ -127,7 +124,9 @@ def main() -> None:
         retriever = build_engine(RetrievalSettings(), collection)
         cases = build_cases(read_turns(Path(folder) / "test.jsonl"), collection, retriever, arguments.turns)
     generator = Generator.of(load_language_model(arguments.model), GeneratorSettings(max_new_tokens=16))
-    print(f"{arguments.model}, {len(cases)} turns\n\n{table(moves(Scorer(generator, ScoringSettings()), cases))}")
+    rows = moves(Scorer(generator, ScoringSettings()), cases)
+    head = ["reward", "gap", "orders: raised", "move", "contradictions: raised", "move"]
+    print(f"{arguments.model}, {len(cases)} turns\n\n{markdown_table(head, rows)}")
 
 
 if __name__ == "__main__":
