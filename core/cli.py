@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields
@@ -193,10 +194,22 @@ def read_settings(description: str | None, argv: list[str] | None = None) -> Set
     return settings
 
 
-def run_command(main: Callable[[], Any]) -> None:
-    """Run a command's `main`, in several processes if so launched: bad input becomes one line and status 2, Ctrl-C a
-    line."""
+def interrupt(number: int, frame: object) -> None:
+    """Handle SIGINT and SIGTERM: `run_command` ends with the status of the signal."""
+    raise KeyboardInterrupt(number)
+
+
+def run_command(main: Callable[[], Any], resumes: bool = False) -> None:
+    """Run a command's `main`, in several processes if so launched. Bad input becomes one line and status 2, Ctrl-C and
+    SIGTERM one line and status 130 and 143.
+
+    Args:
+        main: the command.
+        resumes: whether the same command resumes an interrupted run.
+    """
     try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, interrupt)
         check_launch()
         if process()[1] > 1:
             connected()
@@ -206,9 +219,10 @@ def run_command(main: Callable[[], Any]) -> None:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("stopped.", file=sys.stderr)
-        raise SystemExit(130) from None
+    except KeyboardInterrupt as stop:
+        if process()[0] == 0:
+            print("stopped; rerun the command to resume." if resumes else "stopped.", file=sys.stderr)
+        raise SystemExit(128 + (stop.args[0] if stop.args else signal.SIGINT)) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has gone
         raise SystemExit(1) from None

@@ -99,4 +99,4 @@ def table_of(runs: list[Path]) -> str:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run_command(main, resumes=True)

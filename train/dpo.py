@@ -27,4 +27,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run_command(main, resumes=True)
