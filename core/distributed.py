@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shlex
+import socket
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -71,13 +72,15 @@ def lock_run_dir(run_dir: Path) -> None:
     """
     if process()[0] != 0 or run_dir.resolve() in _LOCKS:
         return
-    lock = FileLock(run_dir / ".lock", blocking=False)
+    lock, holder = FileLock(run_dir / ".lock", blocking=False), run_dir / ".lock-holder"
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         lock.acquire()
+        holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
     except Timeout as error:
+        name = f" ({holder.read_text()})" if holder.exists() else ""
         raise InputError(
-            f"another process is at work in {run_dir}; wait for it, or use another `--run.dir`."
+            f"another process{name} is at work in {run_dir}; wait for it, or use another `--run.dir`."
         ) from error
     except OSError as error:
         raise InputError(f"`run.dir`: {run_dir} cannot hold a run ({error.strerror}); name another folder.") from error

@@ -1,6 +1,8 @@
 """Stages resume after their last whole record, never mix settings, and are complete only with a manifest."""
 
 import logging
+import os
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -189,4 +191,5 @@ def test_a_run_folder_is_locked_by_one_process(tmp_path):
         f"from pathlib import Path; from core.distributed import lock_run_dir; lock_run_dir(Path({str(tmp_path)!r}))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode and "another process is at work" in done.stderr
+    holder = f"another process (process {os.getpid()} on {socket.gethostname()}) is at work in {tmp_path}"
+    assert done.returncode and holder in done.stderr
