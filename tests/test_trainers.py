@@ -80,12 +80,15 @@ def test_policy_and_reference_must_start_equal(tmp_path, weights, bf16, tolerate
     log(step=2, **{"rewards/margins": 0.1})  # later margins are to grow
 
 
-def test_the_newest_complete_checkpoint(tmp_path):
+def test_the_newest_complete_checkpoint_of_this_number_of_processes(tmp_path):
     assert last_checkpoint(tmp_path) is None
-    for step in (4, 10, 12):
+    for step in (4, 10, 11, 12, 13, 14):
         folder = tmp_path / f"checkpoint-{step}"
         folder.mkdir()
-        (folder / "adapter_model.safetensors").touch()
-        if step != 12:  # `trainer_state.json` is written last
-            (folder / "trainer_state.json").touch()
+        torch.save(torch.get_rng_state(), folder / "rng_state.pth")
+        if step != 11:  # `trainer_state.json` is written last
+            (folder / "trainer_state.json").write_text("" if step == 12 else "{}")  # the disk was full
+    (tmp_path / "checkpoint-13/rng_state.pth").write_bytes(b"PK half a file")
+    (tmp_path / "checkpoint-14/rng_state.pth").rename(tmp_path / "checkpoint-14/rng_state_0.pth")  # of several
     assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-4", "checkpoint-10"}

@@ -12,7 +12,9 @@
 A stage of another package receives what it needs; those of `train/` that need most of the settings receive the run.
 """
 
+import errno
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -81,6 +83,23 @@ def make_stage(run: Run, stage: str) -> Stage:
     pairs = {f"round-{i}/pairs": load("pairs", Pair, i) for i in range(first, number + 1)}
     start = previous if number > 1 and settings.train.start_from == "last" else "round-1/sft"
     return train_dpo(run, stage, pairs, load_stage(run.path, start))
+
+
+def complete_stage(run: Run, stage: str) -> Stage:
+    """`make_stage` on a disk that may be full, for which torch and safetensors have errors of their own.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    try:
+        return make_stage(run, stage)
+    except Exception as error:
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(run.path / stage))
+        if isinstance(error, InputError | OSError):
+            raise
+        if full.strerror in str(error) or shutil.disk_usage(run.path).free < 1 << 16:
+            raise full from error
+        raise
 
 
 def check_inputs(run: Run, stages: Sequence[str]) -> None:
@@ -177,7 +196,7 @@ def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None
         set_aside(run_dir, names[names.index(redo_from) :])
     tracker = run.tracker = RunTracker(run_dir, settings.train.report_to)
     for name in stages:
-        manifest = make_stage(run, name).manifest
+        manifest = complete_stage(run, name).manifest
         tracker.log(name, manifest["counts"] | {"seconds": manifest["seconds"]})
     if stages[-1] == EVALUATION:
         tracker.log(EVALUATION, read_json(run_dir / EVALUATION / "metrics.json", "systems")["systems"])

@@ -1,7 +1,9 @@
 """What the stages sft and dpo share: training from the last checkpoint to a saved adapter."""
 
+import json
 import shutil
 from pathlib import Path
+from zipfile import is_zipfile
 
 from transformers import PrinterCallback, ProgressCallback, Trainer
 
@@ -30,13 +32,33 @@ Stage `{stage}`: {rows} rows, {steps} steps.
 
 
 def last_checkpoint(folder: Path) -> str | None:
-    """The newest complete checkpoint: Transformers writes `trainer_state.json` last."""
-    complete = [state.parent for state in folder.glob("checkpoint-*/trainer_state.json")]
+    """The newest complete checkpoint of this number of processes; the others are removed.
+
+    A step is a batch per process: with another number of processes, a training starts from its first step.
+    """
+    checkpoints = [path for path in folder.glob("checkpoint-*") if path.name.rpartition("-")[2].isdecimal()]
+    complete = [path for path in checkpoints if is_complete(path)]
+    wait_for_all()
+    for path in set(checkpoints).difference(complete):
+        if process()[0] == 0:
+            log.info("%s is incomplete, or of another number of processes; removed", path)
+            shutil.rmtree(path)
     if not complete:
         return None
-    newest = max(complete, key=lambda checkpoint: int(checkpoint.name.rpartition("-")[2]))
+    newest = max(complete, key=lambda path: int(path.name.rpartition("-")[2]))
     log.info("resuming from %s", newest)
     return str(newest)
+
+
+def is_complete(checkpoint: Path) -> bool:
+    """Whether each process has saved its random state, a zip file, and rank 0 its last file, `trainer_state.json`."""
+    processes, states = process()[1], list(checkpoint.glob("rng_state*.pth"))
+    names = {f"rng_state_{rank}.pth" for rank in range(processes)} if processes > 1 else {"rng_state.pth"}
+    try:
+        json.loads((checkpoint / "trainer_state.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return {path.name for path in states} == names and all(map(is_zipfile, states))
 
 
 def complete_training(run: Run, trainer: Trainer, stage: Stage) -> Stage:
