@@ -31,6 +31,19 @@ class ModelSpec:
         return load_language_model(self.name, self.adapter, self.dtype, trainable)
 
 
+@dataclass(frozen=True)
+class ServedModel:
+    """A model on a server with the OpenAI protocol: the address that ends in `/v1`, and its name there."""
+
+    url: str
+    name: str
+
+    @property
+    def fingerprint(self) -> dict[str, str]:
+        """What a stage records of it; the server does not tell more."""
+        return {"url": self.url, "served_model": self.name}
+
+
 def rewriter_spec(options: RewriterSettings) -> ModelSpec:
     """The rewriter before training, which must be set."""
     if not options.model:

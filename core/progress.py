@@ -28,7 +28,7 @@ def set_up_logging() -> None:
     )
     for library in ("transformers", "trl", "peft", "accelerate"):  # they warn each other of their next versions
         warnings.filterwarnings("ignore", category=FutureWarning, module=library)
-    for noisy in ("httpx", "datasets", "transformers", "torch", "accelerate", "faiss"):
+    for noisy in ("httpx", "httpx2", "datasets", "transformers", "torch", "accelerate", "faiss"):
         logging.getLogger(noisy).setLevel(logging.WARNING if first else logging.ERROR)
 
 

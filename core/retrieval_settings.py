@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from annotated_types import Ge
 
 from core.errors import InputError
 from core.schema import Dtype, Fraction, NonNegative, Positive, Validated
+from core.urls import check_url
 
 SingleEngine = Literal["rank_bm25", "bm25s", "dense", "lucene", "http"]
 
@@ -85,13 +85,7 @@ def check_engines(retrieval: RetrievalSettings, sets: int) -> None:
                 f"`retrieval.engine: {engine}` needs `retrieval.{name}`; set it with `--retrieval.{name} ...`."
             )
     if "http" in engines:
-        try:
-            address = urlsplit(retrieval.url)
-            _ = address.port
-        except ValueError as error:
-            raise InputError(f"`retrieval.url` is not a URL, got {retrieval.url!r} ({error}).") from error
-        if address.scheme not in ("http", "https") or not address.hostname:
-            raise InputError(f"`retrieval.url` must read https://HOST:PORT, got {retrieval.url!r}.")
+        check_url("retrieval.url", retrieval.url, "SEARCH_USER and SEARCH_PASSWORD")
     shared = "index" if "http" in engines else "prebuilt" if "lucene" in engines and retrieval.prebuilt else None
     if sets > 1 and shared:
         raise InputError(

@@ -16,6 +16,7 @@ from core.errors import CREDENTIALS, InputError
 from core.retrieval_settings import RetrievalSettings, check_engines
 from core.schema import Dtype, Fraction, NonNegative, Positive, Seed, Text, Validated
 from core.scoring_settings import ScoringSettings
+from core.urls import check_url
 
 ROUND_STAGES = ("candidates", "rankings", "scores", "pairs", "sft", "dpo")  # `sft` in the first round only
 System = Literal["original", "history", "base", "base_examples", "sft", "dpo", "reference"]
@@ -96,6 +97,14 @@ class RewriterSettings(ModelSettings):
         model: folder, Hub id or `.gguf` file of a causal language model (docs/models.md); an evaluation that neither
             rewrites nor answers needs none.
         adapter: PEFT adapter to start from.
+        url: server with the OpenAI protocol, such as http://localhost:8000/v1 (docs/models.md): it samples the
+            candidates of the first round and writes the `base` and `base_examples` rewrites of the evaluation.
+            Training and later rounds need `model`, which should be what the server serves.
+        served_model: name of the model on that server.
+        concurrency: requests that a process sends to the server at once.
+        retries: how often a request is sent again when the server is busy or away; waits grow to 8 seconds.
+        timeout: seconds that the server may take to answer a request.
+        extra_body: more fields of each request to the server.
         instruction: system message of the rewrite prompt; empty for the built-in one.
         max_new_tokens: longest rewrite.
         history_messages: number of earlier messages in the prompt, the last ones; all when not given.
@@ -111,6 +120,12 @@ class RewriterSettings(ModelSettings):
         question_weight: for `joined`: how often the question is repeated.
     """
 
+    url: str | None = None
+    served_model: Text | None = None
+    concurrency: Positive = 16
+    retries: NonNegative = 10
+    timeout: Annotated[float, Gt(0)] = 600.0
+    extra_body: dict[str, Any] = field(default_factory=dict)
     instruction: str = ""
     max_new_tokens: Positive = 48
     history_messages: NonNegative | None = None
@@ -122,6 +137,14 @@ class RewriterSettings(ModelSettings):
     include: list[Literal["question", "history"]] = field(default_factory=list)
     query: Literal["rewrite", "joined"] = "rewrite"
     question_weight: Positive = 2
+
+    def __post_init__(self) -> None:
+        if (self.url is None) != (self.served_model is None):
+            raise InputError(
+                "`rewriter.url` and `rewriter.served_model` name a model on a server together; set both or neither."
+            )
+        if self.url is not None:
+            check_url("rewriter.url", self.url, "OPENAI_API_KEY", ends_with="/v1")
 
 
 @dataclass(kw_only=True)
@@ -233,19 +256,16 @@ class Settings(Validated):
     dpo: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_engines(self.retrieval, len(self.data.sets))
         for name, text in texts_of(asdict(self)):
             if "\0" in text:
                 raise InputError(f"`{name}` must have no null byte, got {text!r:.60}.")
             if CREDENTIALS.search(text):
-                raise InputError(
-                    f"`{name}` holds credentials, and settings are logged and recorded; take them out. Those of "
-                    "`retrieval.url` go to SEARCH_USER and SEARCH_PASSWORD in the environment."
-                )
+                raise InputError(f"`{name}` holds credentials, and settings are logged and recorded; take them out.")
         for section in ("sft", "dpo"):
             for name in getattr(self, section):
                 if name in RESERVED:
                     raise InputError(f"`{section}.{name}` cannot be set: {RESERVED[name]}.")
-        check_engines(self.retrieval, len(self.data.sets))
         for section in ("lora", "sft", "dpo"):
             for name, value in getattr(self, section).items():
                 if isinstance(value, float) and not math.isfinite(value):

@@ -1,7 +1,7 @@
 """Completing a stage: batches are shared among processes, saved as they end, and counted."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -15,7 +15,7 @@ def run_stage(
     stage: Stage,
     items: Collection[Any],
     batch_size: int,
-    load_worker: Callable[[], Callable[[list[Any]], Sequence[Any]]],
+    load_worker: Callable[[], Callable[[list[Any]], Iterable[Any]]],
     summarize: Callable[[Iterator[Any]], dict[str, Any]],
     max_failed_fraction: float = 1.0,
 ) -> Stage:
@@ -28,8 +28,8 @@ def run_stage(
         stage: where the records go.
         items: what is processed, each with the `id` of its turn, in the order of the records.
         batch_size: items that are processed, and saved, together.
-        load_worker: loads models and the like, and returns the function from a batch to one record per item. Called
-            only when there is work.
+        load_worker: loads models and the like, and returns the function from a batch to one record per item; records
+            of an iterator are written as they come. Called only when there is work.
         summarize: counts over all records, for the manifest and the summary line; `failed`, `total` and `reasons` are
             looked at.
         max_failed_fraction: share of failed records above which the run stops.

@@ -1,24 +1,35 @@
 """STAGE candidates: sample several rewrites of every training turn."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from core.language_model import check_room
-from core.model_spec import ModelSpec
-from core.records import TurnRecord
+from core.model_spec import ModelSpec, ServedModel
+from core.records import Turn, TurnRecord
 from core.settings import RewriterSettings, RunSettings
 from core.stage_runner import run_stage
 from core.stages import Stage
 from rewriter.conversations import TurnSet
 from rewriter.prompts import RewritePrompt
-from rewriter.sampling import sample_rewrites
+from rewriter.rewriter import server_backend
+from rewriter.sampling import sample_rewrites, turn_record
+
+if TYPE_CHECKING:
+    from rewriter.server_backend import ServerBackend
 
 BATCH_SIZE = 16  # turns that are sampled, and saved, together
+BATCHES_IN_FLIGHT = 4  # of `rewriter.concurrency` requests, so that few turns wait for the slowest
+LOCAL = ("model", "adapter", "batch_tokens")  # settings that do not decide the records
+SERVER = ("url", "served_model", "concurrency", "retries", "timeout")
+REASONS = {"too_long": "turns too long for the context", "refused": "turns that the server refused"}
 
 
-def make_candidates(run: RunSettings, name: str, turns: TurnSet, model: ModelSpec, options: RewriterSettings) -> Stage:
+def make_candidates(
+    run: RunSettings, name: str, turns: TurnSet, model: ModelSpec | ServedModel, options: RewriterSettings
+) -> Stage:
     """Complete the stage.
 
     Args:
@@ -28,27 +39,42 @@ def make_candidates(run: RunSettings, name: str, turns: TurnSet, model: ModelSpe
         model: the rewriter to sample from.
         options: how it is prompted and sampled; `model` and `adapter` are not looked at.
     """
+    served = isinstance(model, ServedModel)
     settings = asdict(options) | {"seed": run.seed}
-    for other in ("batch_tokens", "model", "adapter"):
+    for other in (*LOCAL, *SERVER, "dtype" if served else "extra_body"):
         del settings[other]
     inputs = {"turns": turns.fingerprint, "model": model.fingerprint}
     stage = Stage(run.path, name, settings, inputs, TurnRecord)
 
     def load_worker():
+        if served:
+            return partial(sample_from_server, server_backend(options), options=options, seed=run.seed)
         lm = model.load()
         check_room(lm, options.max_new_tokens, "rewriter.max_new_tokens")
         prompt = RewritePrompt.of(options, examples=True)
         return lambda batch: sample_rewrites(lm, batch, options, prompt, run.seed)
 
-    return run_stage(stage, turns, BATCH_SIZE, load_worker, summarize, run.max_failed_fraction)
+    batch_size = BATCHES_IN_FLIGHT * options.concurrency if served else BATCH_SIZE
+    return run_stage(stage, turns, batch_size, load_worker, summarize, run.max_failed_fraction)
+
+
+def sample_from_server(
+    server: "ServerBackend", turns: Sequence[Turn], options: RewriterSettings, seed: int
+) -> Iterator[TurnRecord]:
+    """`sample_rewrites` by a server; each record comes, and is saved, as soon as those before it are there."""
+    prompt = RewritePrompt.of(options, examples=True)
+    for turn, samples in zip(turns, server.sample(turns, prompt, options.n, seed), strict=True):
+        yield turn_record(turn, samples, options, Counter(refused=not samples))
 
 
 def summarize(records: Iterable[TurnRecord]) -> dict[str, Any]:
     """Totals; a turn without any candidate is a failure."""
     counts: Counter = Counter()
+    reasons: Counter = Counter()
     for record in records:
         counts.update(total=1, distinct=len(record.candidates), failed=not record.candidates)
         counts.update(record.counts)
-    reasons = {"turns too long for the context": counts["too_long"]}
-    reasons["turns with empty samples alone"] = counts["failed"] - counts["too_long"]
-    return dict(counts) | {"reasons": {reason: number for reason, number in reasons.items() if number}}
+        if not record.candidates:
+            known = [reason for name, reason in REASONS.items() if name in record.counts]
+            reasons.update(known or ["turns with empty samples alone"])
+    return dict(counts) | {"reasons": dict(reasons)}

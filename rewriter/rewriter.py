@@ -33,6 +33,19 @@ class LocalBackend:
         return [[candidate.text for candidate in record.candidates] for record in records]
 
 
+def server_backend(options: RewriterSettings, api_key: str | None = None) -> "ServerBackend":
+    """The model on the server of the settings.
+
+    Raises:
+        InputError: the package openai is not installed.
+    """
+    try:
+        from rewriter.server_backend import ServerBackend  # needs an optional package
+    except ImportError as error:
+        raise InputError(f"{error}; install it with pip install -e '.[serve]'") from error
+    return ServerBackend(options, api_key)
+
+
 class Rewriter:
     """Turns the last question of a conversation into a search query.
 
@@ -80,7 +93,7 @@ class Rewriter:
 
     @classmethod
     def from_url(
-        cls, url: str, model: str, settings: str | Path | None = None, api_key: str | None = None
+        cls, url: str, model: str, settings: str | Path | None = None, api_key: str | None = None, **overrides: Any
     ) -> "Rewriter":
         """Use a rewriter on a server with the OpenAI protocol.
 
@@ -89,18 +102,16 @@ class Rewriter:
             model: name of the model on the server.
             settings: folder with the `rewriter.json` of the served adapter; the built-in prompt when not given.
             api_key: of the server; `OPENAI_API_KEY` of the environment when not given.
+            overrides: settings of `rewriter` that replace the saved ones, such as `concurrency` or `extra_body`.
 
         Raises:
-            InputError: there is no `rewriter.json`, or the package openai is not installed.
+            InputError: there is no `rewriter.json`, the URL cannot be used, or the package openai is not installed.
         """
         options = load_adapter_settings(settings) if settings else RewriterSettings()
         if options is None:
             raise InputError(f"there is no rewriter.json in {settings}.")
-        try:
-            from rewriter.server_backend import ServerBackend  # needs an optional package
-        except ImportError as error:
-            raise InputError(f"{error}; install it with pip install -e '.[serve]'") from error
-        return cls(ServerBackend(url, model, api_key), options)
+        options = replace(options, url=url, served_model=model, **overrides)
+        return cls(server_backend(options, api_key), options)
 
     @overload
     def rewrite(self, history: Sequence[Message], question: str) -> str: ...

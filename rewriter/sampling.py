@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -85,27 +86,48 @@ def sample_rewrites(
     records = []
     for i, (turn, (_, left_out)) in enumerate(zip(turns, prompts, strict=True)):
         counts = Counter(messages_left_out=left_out, too_long=i not in outputs)
-        candidates = distinct_candidates(lm, turn, outputs.get(i, []), options, counts)
-        counts = {name: count for name, count in counts.items() if count}
-        records.append(TurnRecord(turn.id, turn.dataset, tuple(candidates), counts))
+        samples = [read_completion(lm, completion) for completion in outputs.get(i, [])]
+        records.append(turn_record(turn, samples, options, counts))
     return records
 
 
+class Sample(NamedTuple):
+    """A sampled rewrite: its text, empty where the output has none; the log-probability of the output in nats, None
+    where it is not known, and the number of its tokens; whether the model ended it."""
+
+    text: str
+    logprob: float | None
+    tokens: int
+    ended: bool
+
+
+def read_completion(lm: LanguageModel, completion: Completion) -> Sample:
+    """The rewrite in a completion."""
+    text = read_rewrite(lm.tokenizer.decode(completion.ids, skip_special_tokens=True))
+    logprob = sum(completion.logprobs) + completion.end_logprob
+    return Sample(text, logprob, len(completion.ids) + completion.ended, completion.ended)
+
+
+def turn_record(turn: Turn, samples: Sequence[Sample], options: RewriterSettings, counts: Counter) -> TurnRecord:
+    """The record of a turn with its distinct candidates; adds to `counts`."""
+    candidates = distinct_candidates(turn, samples, options, counts)
+    return TurnRecord(turn.id, turn.dataset, tuple(candidates), {name: n for name, n in counts.items() if n})
+
+
 def distinct_candidates(
-    lm: LanguageModel, turn: Turn, samples: Sequence[Completion], options: RewriterSettings, counts: Counter
+    turn: Turn, samples: Sequence[Sample], options: RewriterSettings, counts: Counter
 ) -> list[Candidate]:
     """The distinct rewrites among a turn's samples, and the queries that are included without sampling; adds to
     `counts`."""
     candidates: dict[str, Candidate] = {}
     for sample in samples:
-        text = read_rewrite(lm.tokenizer.decode(sample.ids, skip_special_tokens=True))
-        key = normalized(text)
-        counts.update(cut=not sample.ended, empty=not text, merged=key in candidates)
+        key = normalized(sample.text)
+        counts.update(cut=not sample.ended, empty=not sample.text, merged=key in candidates)
         if key in candidates:
             candidates[key] = replace(candidates[key], count=candidates[key].count + 1)
-        elif text:
-            query, tokens = search_query(turn.question, text, options), len(sample.ids) + sample.ended
-            candidates[key] = Candidate(text, query, sum(sample.logprobs) + sample.end_logprob, tokens)
+        elif sample.text:
+            query = search_query(turn.question, sample.text, options)
+            candidates[key] = Candidate(sample.text, query, sample.logprob, sample.tokens)
     included = {"question": turn.question, "history": user_turns(turn.history, turn.question)}
     for source in options.include:
         text = included[source]

@@ -1,60 +1,127 @@
 """A rewriter behind a server with the OpenAI protocol, such as vLLM or `rewriter.serve`."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-from openai import OpenAI, OpenAIError
+from openai import BadRequestError, OpenAI, OpenAIError, UnprocessableEntityError
+from openai.types.chat import ChatCompletion
+from openai.types.chat.chat_completion import Choice
 
-from core.errors import CREDENTIALS, InputError, first_line
-from core.records import Turn
+from core.distributed import seed_of
+from core.errors import InputError, first_line
+from core.progress import log
+from core.records import Message, Turn
 from core.settings import RewriterSettings
 from rewriter.prompts import RewritePrompt, read_rewrite
+from rewriter.sampling import Sample
 
-CONCURRENCY = 16  # requests at once
-RETRIES = 5  # of a request that the server refuses for now; the client waits longer each time
+REFUSED = (400, 413, 422)  # statuses of a prompt that the server never takes, such as one that is too long
+# What a request asks for: several choices, log-probabilities. Servers refuse, or ignore, either.
+FORMS = ((True, True), (False, True), (False, False))
+STATUS_HINTS = {
+    401: "set OPENAI_API_KEY in the environment",
+    403: "this key may not use it",
+    404: "are `rewriter.url` and `rewriter.served_model` right?",
+}
 
 
 class ServerBackend:
     """A model on a server.
 
     Args:
-        url: address that ends in `/v1`.
-        model: name of the model on the server.
+        options: `url`, `served_model`, `concurrency`, `retries`, `timeout` and `extra_body` of the server; prompt and
+            sampling.
         api_key: of the server; `OPENAI_API_KEY` of the environment when not given.
 
     Raises:
         InputError: the address holds credentials.
     """
 
-    def __init__(self, url: str, model: str, api_key: str | None = None):
-        if CREDENTIALS.search(url):
-            raise InputError("the server's address holds credentials; take them out and set OPENAI_API_KEY.")
-        key = api_key or os.environ.get("OPENAI_API_KEY") or "none"
-        self.client = OpenAI(base_url=url, api_key=key, max_retries=RETRIES)
-        self.url, self.model = url, model
+    def __init__(self, options: RewriterSettings, api_key: str | None = None):
+        self.options = options
+        self.client = OpenAI(
+            base_url=options.url,
+            api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
+            max_retries=options.retries,
+            timeout=options.timeout,
+        )
+        self.form = 0  # of `FORMS`: the first that the server has not refused
+        self.refused = 0  # prompts
 
     def rewrites(self, turns: Sequence[Turn], options: RewriterSettings, n: int) -> list[list[str]]:
-        """The most likely rewrite of each turn, or `n` samples; several turns at once.
+        """The most likely rewrite of each turn, or `n` samples."""
+        samples = self.sample(turns, RewritePrompt.of(options), n, seed=0)
+        return [[sample.text for sample in of_turn] for of_turn in samples]
+
+    def greedy_rewrites(self, turns: Sequence[Turn], prompt: RewritePrompt) -> list[str]:
+        """The most likely rewrite of each turn; the question itself where the model says nothing."""
+        samples = self.sample(turns, prompt, n=1, seed=0)
+        return [
+            (of_turn[0].text if of_turn else "") or turn.question for turn, of_turn in zip(turns, samples, strict=True)
+        ]
+
+    def sample(self, turns: Sequence[Turn], prompt: RewritePrompt, n: int, seed: int) -> Iterator[list[Sample]]:
+        """Samples of several turns at once.
+
+        Args:
+            turns: the turns.
+            prompt: how a rewrite is asked for.
+            n: samples per turn; 1 for the most likely output.
+            seed: with a turn's id and the number of a request it decides the seed of the request.
+
+        Yields:
+            For each turn its samples; none, with a warning, where the server refuses the prompt.
 
         Raises:
-            InputError: the server cannot be reached, or refuses a request.
+            InputError: the server cannot be reached, fails, or does not know the model.
         """
-        prompt = RewritePrompt.of(options)
+        with ThreadPoolExecutor(self.options.concurrency) as pool:
+            yield from pool.map(partial(self._sample_turn, prompt=prompt, n=n, seed=seed), turns)
 
-        def rewrite(turn: Turn) -> list[str]:
-            texts: list[str] = []
-            while len(texts) < n:  # some servers give one answer whatever `n` is
-                reply = self.client.chat.completions.create(
-                    model=self.model, messages=prompt.messages(turn.history, turn.question),
-                    max_tokens=options.max_new_tokens, n=n - len(texts),
-                    temperature=0.0 if n == 1 else options.temperature, top_p=options.top_p,
-                )  # fmt: skip
-                texts += [read_rewrite(choice.message.content or "") for choice in reply.choices]
-            return texts[:n]
-
+    def _sample_turn(self, turn: Turn, prompt: RewritePrompt, n: int, seed: int) -> list[Sample]:
+        messages, samples = prompt.messages(turn.history, turn.question), []
+        temperature = 0.0 if n == 1 else self.options.temperature
         try:
-            with ThreadPoolExecutor(CONCURRENCY) as pool:
-                return list(pool.map(rewrite, turns))
+            while len(samples) < n:  # a server may give fewer choices than it is asked for
+                request_seed = seed_of(seed, turn.id, len(samples)) >> 32  # 31 bits, which every server takes
+                choices = self._choices(messages, n - len(samples), temperature, request_seed)
+                samples += map(to_sample, choices)
         except OpenAIError as error:
-            raise InputError(f"{self.url}: {first_line(error)}") from error
+            status = getattr(error, "status_code", None)
+            if status not in REFUSED:
+                hint = STATUS_HINTS.get(status, "`rewriter.retries` and `rewriter.timeout` set how long a run waits")
+                raise InputError(f"{self.options.url}: {first_line(error)} ({hint}).") from error
+            self.refused += 1
+            if self.refused == 1:
+                log.warning("%s refuses the prompt of `%s`: %s", self.options.url, turn.id, first_line(error))
+            return []
+        return samples[:n]
+
+    def _choices(self, messages: list[Message], n: int, temperature: float, seed: int) -> list[Choice]:
+        """At most `n` answers, at least one. What the server once refused to give is not asked for again."""
+        for form in range(self.form, len(FORMS)):
+            several, logprobs = FORMS[form]
+            try:
+                reply = self.client.chat.completions.create(
+                    model=self.options.served_model, messages=messages, n=n if several else 1, logprobs=logprobs,
+                    seed=seed, temperature=temperature, top_p=self.options.top_p,
+                    max_tokens=self.options.max_new_tokens, extra_body=self.options.extra_body,
+                )  # fmt: skip
+            except (BadRequestError, UnprocessableEntityError):
+                if form + 1 == len(FORMS):
+                    raise
+                continue
+            self.form = max(self.form, form)
+            if not isinstance(reply, ChatCompletion) or not reply.choices:
+                raise InputError(f"{self.options.url}: a reply is no chat completion; it begins {str(reply)[:80]!r}.")
+            return reply.choices
+
+
+def to_sample(choice: Choice) -> Sample:
+    """The rewrite in an answer. Its tokens are known only where the server gives their log-probabilities."""
+    tokens = choice.logprobs.content if choice.logprobs and choice.logprobs.content else None
+    logprob = None if tokens is None else sum(token.logprob for token in tokens)
+    text = read_rewrite(choice.message.content or "")
+    return Sample(text, logprob, len(tokens or ()), choice.finish_reason != "length")

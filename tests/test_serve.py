@@ -2,26 +2,24 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import httpx2
 import pytest
-import uvicorn
 
 from core.errors import InputError
 from core.settings import RewriterSettings
 from rewriter import Rewriter
 from rewriter.adapter_settings import save_adapter_settings
 from rewriter.rewriter import LocalBackend
-from rewriter.serve import ServeFlags
-from rewriter.service import app_for
-from tests.benchmarks import serving
+from tests.benchmarks import serving as serving_benchmark
 from tests.conftest import ROOT
+from tests.openai_servers import free_port, serving
 
 HISTORY = [{"role": "user", "content": "Who made Talpa?"}, {"role": "assistant", "content": "Ann Lee."}]
 QUESTION = "Where was she born?"
@@ -32,32 +30,11 @@ def rewriter(lm):
     return Rewriter(LocalBackend(lm), RewriterSettings(model=lm.name, max_new_tokens=8))
 
 
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 @pytest.fixture
 def serve(rewriter):
     """A function that serves the rewriter in a thread, and returns the address."""
-    servers = []
-
-    def start(**flags):
-        flags = ServeFlags(rewriter="x", port=free_port(), **flags)
-        server = uvicorn.Server(uvicorn.Config(app_for(rewriter, flags), port=flags.port, log_level="error"))
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        servers.append((server, thread))
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
-        return f"http://127.0.0.1:{flags.port}"
-
-    yield start
-    for server, thread in servers:
-        server.should_exit = True
-        thread.join()
+    with ExitStack() as servers:
+        yield lambda **flags: servers.enter_context(serving(rewriter, **flags))
 
 
 def test_a_query_is_that_of_the_rewriter(serve, rewriter):
@@ -77,9 +54,8 @@ def test_a_rewriter_by_its_url(serve, rewriter, tmp_path):
     assert 1 <= len(remote.rewrite(HISTORY, QUESTION, n=3)) <= 3
 
 
-def test_a_server_that_is_not_there_is_named(monkeypatch):
-    monkeypatch.setattr("rewriter.server_backend.RETRIES", 0)
-    remote = Rewriter.from_url(f"http://127.0.0.1:{free_port()}/v1", "m")
+def test_a_server_that_is_not_there_is_named():
+    remote = Rewriter.from_url(f"http://127.0.0.1:{free_port()}/v1", "m", retries=0)
     with pytest.raises(InputError, match="http://127.0.0.1:.*: Connection error"):
         remote.rewrite(HISTORY, QUESTION)
 
@@ -120,8 +96,8 @@ def test_a_full_queue_refuses(serve, rewriter, monkeypatch):
 @pytest.mark.slow
 def test_fifty_clients_lose_no_request(serve, rewriter):
     url, number = serve(max_queue=1000), 200
-    expected = [rewriter.rewrite(serving.HISTORY, f"Where is place {i}?") for i in range(number)]
-    queries, seconds = zip(*(serving.queries_of(url, clients, number) for clients in (1, 50)), strict=True)
+    expected = [rewriter.rewrite(serving_benchmark.HISTORY, f"Where is place {i}?") for i in range(number)]
+    queries, seconds = zip(*(serving_benchmark.queries_of(url, clients, number) for clients in (1, 50)), strict=True)
     assert queries == (expected, expected)
     assert seconds[1] < 0.7 * seconds[0]
 

@@ -7,6 +7,7 @@ from core.errors import InputError
 from core.retrieval_settings import RetrievalSettings
 from core.settings import GeneratorSettings, RunSettings, Settings
 
+SERVED = ["--rewriter.served_model", "m", "--rewriter.url"]
 HTTP = ["--retrieval.engine", "http", "--retrieval.index", "i", "--retrieval.url"]
 
 
@@ -46,12 +47,31 @@ HTTP = ["--retrieval.engine", "http", "--retrieval.index", "i", "--retrieval.url
         ([*HTTP, "http://[x"], "`retrieval.url` is not a URL, got 'http://[x' (Invalid IPv6 URL)."),
         (
             [*HTTP, "https://ann:secret@x"],
-            "`retrieval.url` holds credentials, and settings are logged and recorded; take them out. Those of "
-            "`retrieval.url` go to SEARCH_USER and SEARCH_PASSWORD in the environment.",
+            "`retrieval.url` holds credentials or a query (`?...`); take them out and set SEARCH_USER and "
+            "SEARCH_PASSWORD in the environment.",
         ),
         (
             [*HTTP, "https://x:port"],
             "`retrieval.url` is not a URL, got 'https://x:port' (Port could not be cast to integer value as 'port').",
+        ),
+        (
+            [*SERVED, "https://ann:secret@x/v1"],
+            "`rewriter.url` holds credentials or a query (`?...`); take them out and set OPENAI_API_KEY in the "
+            "environment.",
+        ),
+        (
+            [*SERVED, "https://x/v1?key=secret"],
+            "`rewriter.url` holds credentials or a query (`?...`); take them out and set OPENAI_API_KEY in the "
+            "environment.",
+        ),
+        ([*SERVED, "http://x:8000"], "`rewriter.url` must read https://HOST:PORT/v1, got 'http://x:8000'."),
+        (
+            ["--rewriter.url", "http://x:8000/v1"],
+            "`rewriter.url` and `rewriter.served_model` name a model on a server together; set both or neither.",
+        ),
+        (
+            ["--rewriter.served_model", "m"],
+            "`rewriter.url` and `rewriter.served_model` name a model on a server together; set both or neither.",
         ),
         (
             [*HTTP, "http://x", "--data.sets", "{a: {}, b: {}}"],

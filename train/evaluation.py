@@ -9,12 +9,12 @@ Systems: `original` (the question as it is), `history` (all user turns joined), 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from core.distributed import process, wait_for_all
 from core.errors import InputError
 from core.language_model import LanguageModel, check_room
-from core.model_spec import ModelSpec, load_with_adapters
+from core.model_spec import ModelSpec, ServedModel, load_with_adapters
 from core.progress import log
 from core.records import EvaluationRecord, Hit, SystemResult, Turn
 from core.settings import RewriterSettings, Settings
@@ -24,12 +24,16 @@ from retrieval.collection import Collection, identities_of
 from retrieval.engines import PerDatasetRetriever, ranking_config
 from rewriter.conversations import TurnSet
 from rewriter.prompts import RewritePrompt, search_query, user_turns
+from rewriter.rewriter import server_backend
 from rewriter.sampling import greedy_rewrites
 from scoring.registry import component_rewards, has_reward, needs_seper, relevant_settings
 from scoring.scorer import build_scorer
 from train.evaluation_rewards import ResultScorer, turns_of_others
 from train.report_tables import write_tables
 from train.run import EVALUATION, Run
+
+if TYPE_CHECKING:
+    from rewriter.server_backend import ServerBackend
 
 UNTRAINED = ("base", "base_examples")
 SHUFFLED = "shuffled"  # documents that were retrieved for another conversation
@@ -108,13 +112,14 @@ def make_evaluation(run: Run) -> Stage:
     adapters = {
         name: str(trained[name].folder / "adapter") if name in trained else run.base.adapter
         for name in systems
-        if name in trained or name in UNTRAINED
+        if name in trained or (name in UNTRAINED and not settings.rewriter.url)
     }
 
     def load_worker():
         retriever = PerDatasetRetriever(settings.retrieval, run.collections)
         rewriter, scorer = load_models(run, adapters)
-        queries_of = query_functions(settings.rewriter, adapters, rewriter)
+        server = server_backend(settings.rewriter) if settings.rewriter.url else None
+        queries_of = query_functions(settings.rewriter, adapters, rewriter, server)
         other_turns = turns_of_others(turns.turns)
 
         def search(batch: list[Turn], queries: Sequence[str], k: int) -> list[Sequence[Hit]]:
@@ -170,7 +175,11 @@ def evaluation_stage(run: Run, systems: Sequence[str], trained: Mapping[str, Sta
     if any(name in trained or name in UNTRAINED for name in systems):
         names = ("instruction", "max_new_tokens", "history_messages", "history_words", "query", "question_weight")
         decided["rewriter"] = {name: getattr(settings.rewriter, name) for name in names}
-        inputs["model"] = run.base.fingerprint
+        if isinstance(run.untrained, ServedModel) and set(UNTRAINED) & set(systems):
+            inputs["server"] = run.untrained.fingerprint
+            decided["rewriter"]["extra_body"] = settings.rewriter.extra_body
+        if "server" not in inputs or set(trained) & set(systems):
+            inputs["model"] = run.base.fingerprint
     if "base_examples" in systems:
         decided["rewriter"]["examples"] = asdict(settings.rewriter)["examples"]
     inputs |= {name: trained[name].identity for name in systems if name in trained}
@@ -200,9 +209,13 @@ def load_models(run: Run, adapters: Mapping[str, str | None]) -> tuple[LanguageM
 
 
 def query_functions(
-    options: RewriterSettings, adapters: Mapping[str, str | None], lm: LanguageModel | None
+    options: RewriterSettings,
+    adapters: Mapping[str, str | None],
+    lm: LanguageModel | None,
+    server: "ServerBackend | None",
 ) -> dict[str, Callable[[list[Turn]], tuple[list[str], list[str]]]]:
-    """For each system a function from turns to search queries and rewrites."""
+    """For each system a function from turns to search queries and rewrites. The server, where there is one, rewrites
+    for the untrained systems."""
 
     def as_they_are(text_of: Callable[[Turn], str]):
         return lambda turns: ([text_of(turn) for turn in turns],) * 2
@@ -211,8 +224,11 @@ def query_functions(
         prompt = RewritePrompt.of(options, examples=name == "base_examples")
 
         def rewrite(turns: list[Turn]) -> tuple[list[str], list[str]]:
-            with lm.using(name if adapters[name] else None):
-                rewrites = greedy_rewrites(lm, turns, options, prompt)
+            if name in adapters:
+                with lm.using(name if adapters[name] else None):
+                    rewrites = greedy_rewrites(lm, turns, options, prompt)
+            else:
+                rewrites = server.greedy_rewrites(turns, prompt)
             pairs = zip(turns, rewrites, strict=True)
             return [search_query(turn.question, text, options) for turn, text in pairs], rewrites
 
@@ -222,7 +238,7 @@ def query_functions(
         "original": as_they_are(lambda turn: turn.question),
         "history": as_they_are(lambda turn: user_turns(turn.history, turn.question)),
         "reference": as_they_are(lambda turn: turn.rewrite or turn.question),
-    } | {name: rewritten(name) for name in adapters}
+    } | {name: rewritten(name) for name in (*adapters, *(UNTRAINED if server else ()))}
 
 
 def summarize(records: Iterable[EvaluationRecord]) -> dict[str, Any]:

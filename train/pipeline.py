@@ -35,6 +35,7 @@ from core.settings import Settings
 from core.stages import Stage, load_stage
 from retrieval.rankings import make_rankings
 from rewriter.candidates import make_candidates
+from rewriter.rewriter import server_backend
 from scoring.scorer import check_scoring
 from scoring.scores import make_scores
 from train.evaluation import check_test_turns, make_evaluation
@@ -64,7 +65,7 @@ def make_stage(run: Run, stage: str) -> Stage:
     if name == "candidates":
         # Examples are for the first round: training learns to do without them.
         options = settings.rewriter if number == 1 else replace(settings.rewriter, examples=[])
-        rewriter = run.base if number == 1 else run.trained(previous)
+        rewriter = run.untrained if number == 1 else run.trained(previous)
         return make_candidates(settings.run, stage, run.train_turns, rewriter, options)
     candidates = load("candidates", TurnRecord)
     candidates.expect(inputs={"turns": run.train_turns.fingerprint})
@@ -113,6 +114,8 @@ def check_inputs(run: Run, stages: Sequence[str]) -> None:
         _ = run.train_turns
     if stages[-1] == EVALUATION:
         _ = run.test_turns
+    if settings.rewriter.url:
+        server_backend(settings.rewriter)  # needs an optional package
     check_trackers(settings.train.report_to)
     for section, options in (("sft", settings.sft), ("dpo", settings.dpo)):
         trainer_config(section, options, settings.rewriter.dtype, settings.run.seed, run.path)
