@@ -29,7 +29,7 @@ def make_candidates(run: RunSettings, name: str, turns: TurnSet, model: ModelSpe
         options: how it is prompted and sampled; `model` and `adapter` are not looked at.
     """
     settings = asdict(options) | {"seed": run.seed}
-    for other in ("batch_tokens", "model", "adapter"):
+    for other in ("batch_tokens", "model", "adapter", "quantization", "device_map"):
         del settings[other]
     inputs = {"turns": turns.fingerprint, "model": model.fingerprint}
     stage = Stage(run.path, name, settings, inputs, TurnRecord)

@@ -31,6 +31,7 @@ from train.evaluation_rewards import ResultScorer, turns_of_others
 from train.report_tables import write_tables
 from train.run import EVALUATION, Run
 
+BASELINES = ("original", "history", "reference")  # systems that are no language model
 UNTRAINED = ("base", "base_examples")
 SHUFFLED = "shuffled"  # documents that were retrieved for another conversation
 BATCH_SIZE = 16  # turns that are rewritten, answered and saved together
