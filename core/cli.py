@@ -97,7 +97,7 @@ def build_parser(kind: type, description: str | None, usage: str | None = None) 
 
     Values that are not given are not in its result. A `_` at the end of a name keeps it apart from Python's own words;
     the flag is without it. Of the dataclass itself, a `bool` is a switch and a list takes several values, which with
-    `metadata={"positional": True}` come without a flag.
+    `metadata={"positional": True}` come without a flag. A `bool` of a dataclass in it may leave out the value `true`.
     """
     module = sys.modules["__main__"].__spec__
     parser = Parser(
@@ -111,14 +111,16 @@ def build_parser(kind: type, description: str | None, usage: str | None = None) 
     for section, settings in groupby(settings_of(kind), key=attrgetter("section")):
         group = parser.add_argument_group(title_of(section))
         for setting in settings:
-            base, _, optional = split_type(setting.type) if section is kind else (None, (), False)
+            base, _, optional = split_type(setting.type)
             default = f"; default {setting.default}" if setting.default else ""
             options = {"help": f"{setting.help} ({describe(setting.type)}{default})".replace("%", "%%")}
-            if base is bool:
+            if base is bool and section is kind:
                 options["action"] = "store_true"
             else:
                 options["metavar"] = setting.name.split(".")[-1].upper()
-            if get_origin(base) is list:
+            if base is bool and section is not kind:
+                options |= {"nargs": "?", "const": "true"}
+            if get_origin(base) is list and section is kind:
                 options["nargs"] = "+"
             if setting.positional:
                 group.add_argument(setting.name, **options, **({"nargs": "?"} if optional else {}))

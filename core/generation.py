@@ -195,7 +195,7 @@ def _prefill(
     if prefixes.shape[1]:
         lm.model(input_ids=prefixes.to(lm.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
         if len(group_of_row) > len(batch):
-            cache.batch_select_indices(group_of_row.to(lm.device))
+            cache.batch_select_indices(group_of_row)  # on the CPU: layers may be on several GPUs
     prefix_lengths = torch.tensor([group.prefix_length for group in batch])[group_of_row, None]
     suffixes = [sequences[i][group.prefix_length :] for group in batch for i in group.members]
     real = _padded([[1] * len(suffix) for suffix in suffixes], side="left").bool()
@@ -248,7 +248,7 @@ def _decode(
             break
         kept = [r for r, row in enumerate(running) if row]
         if len(kept) <= 0.75 * len(running):
-            index = torch.tensor(kept, device=lm.device)
+            index = torch.tensor(kept)  # on the CPU, as above
             cache.batch_select_indices(index)
             visible, lengths = visible[index], lengths[index]
             members, running = [members[r] for r in kept], [running[r] for r in kept]

@@ -5,16 +5,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from jinja2 import TemplateError
-from peft import PeftModel
+from peft import PeftModel, prepare_model_for_kbit_training
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    DynamicCache,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
 from core.adapters import check_adapter
+from core.distributed import process
 from core.errors import InputError, first_line
 from core.gguf import model_folder
 from core.progress import log
@@ -111,6 +120,8 @@ def load_language_model(
     dtype: str = "float32",
     trainable: bool = False,
     device: str | None = None,
+    quantization: str | None = None,
+    device_map: str | None = None,
 ) -> LanguageModel:
     """Load a model in evaluation mode.
 
@@ -120,6 +131,8 @@ def load_language_model(
         dtype: float32, bfloat16 or float16.
         trainable: whether the adapter's weights are to be trained.
         device: such as `cpu` or `cuda:1`; the best there is when not given.
+        quantization: `4bit` for QLoRA's NormalFloat (arXiv 2305.14314); None keeps the weights in `dtype`.
+        device_map: `auto` spreads the layers over all GPUs, then the CPU; None puts the model on `device`.
 
     Raises:
         InputError: the model cannot be loaded; names it and the cause.
@@ -131,6 +144,11 @@ def load_language_model(
         usable = False
     if not usable:
         raise InputError(f"there is no device `{device}` for a model; take cpu, cuda or such as cuda:1.")
+    if device_map and process()[1] > 1:
+        raise InputError(
+            "`device_map: auto` spreads a model over all GPUs for one process; leave it out, or start one."
+        )
+    placement = {"device_map": device_map or {"": device}} if device_map or quantization else {}
     folder = model_folder(name)
     try:
         for part in (folder, adapter or ""):
@@ -142,27 +160,42 @@ def load_language_model(
         tokenizer = load_tokenizer(folder)
         model, report = AutoModelForCausalLM.from_pretrained(
             folder, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False,
-            output_loading_info=True,
+            output_loading_info=True, quantization_config=four_bits() if quantization else None, **placement,
         )  # fmt: skip
         if missing := report["missing_keys"]:
             raise ValueError(f"{len(missing)} weights are missing, such as {min(missing)}")
         if extra := report["unexpected_keys"]:
             log.warning("%s: %d weights do not fit its settings (first: `%s`)", name, len(extra), min(extra))
         check_batches(name, model)
+        if quantization and trainable:
+            model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
         if adapter:
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", message="Found missing adapter keys")
                 model = PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
-            if dtype == "float32" and not trainable:
-                model = model.merge_and_unload()  # faster by half; 16 bits would round small changes away
+            if dtype == "float32" and not (trainable or placement):
+                model = model.merge_and_unload()  # faster by half; fewer bits would round small changes away
         tokenizer.apply_chat_template(
             [{"role": "user", "content": "?"}], add_generation_prompt=True, return_dict=False
         )
-        model = model.to(device).eval()
+        model = (model if placement else model.to(device)).eval()
     except LOADING_ERRORS as error:
         what = f"{name} with adapter {adapter}" if adapter else name
         raise InputError(f"the model `{what}` cannot be loaded: {first_line(error)}") from error
     return LanguageModel(name, model, tokenizer)
+
+
+def four_bits() -> BitsAndBytesConfig:
+    """Weights in 4 bits (NormalFloat), which compute in bfloat16.
+
+    Raises:
+        InputError: the package bitsandbytes is not installed.
+    """
+    if not find_spec("bitsandbytes"):
+        raise InputError(
+            "`quantization: 4bit` needs bitsandbytes; install it: pip install -e '.[4bit]' -c constraints.txt"
+        )
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
 
 
 def check_folder(name: str) -> None:

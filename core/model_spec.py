@@ -10,25 +10,37 @@ from core.artifacts import sha256
 from core.errors import InputError, first_line
 from core.gguf import gguf_sha256, is_gguf
 from core.language_model import LOADING_ERRORS, LanguageModel, load_language_model
-from core.settings import GeneratorSettings, RewriterSettings
+from core.settings import GeneratorSettings, ModelSettings, RewriterSettings
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model that is not loaded yet: folder, Hub id or `.gguf` file, a PEFT adapter, and the dtype of the weights."""
+    """A model that is not loaded yet: folder, Hub id or `.gguf` file, PEFT adapter, and how the weights are loaded."""
 
     name: str
     adapter: str | None = None
     dtype: str = "float32"
+    quantization: str | None = None
+    device_map: str | None = None
+
+    @classmethod
+    def of(cls, options: ModelSettings) -> "ModelSpec":
+        """The model of the settings."""
+        return cls(options.model, options.adapter, options.dtype, options.quantization, options.device_map)
 
     @property
     def fingerprint(self) -> str:
-        """The hash of weights, configuration and tokenizer (of the file, for a GGUF file), or the Hub id."""
-        return "+".join(fingerprint_of(part) for part in (self.name, self.adapter) if part)
+        """The hash of weights, configuration and tokenizer (of the file, for a GGUF file), or the Hub id; and the
+        quantization."""
+        parts = [fingerprint_of(part) for part in (self.name, self.adapter) if part]
+        return "+".join([*parts, *filter(None, [self.quantization])])
 
     def load(self, trainable: bool = False) -> LanguageModel:
         """Load the model; see `load_language_model`."""
-        return load_language_model(self.name, self.adapter, self.dtype, trainable)
+        return load_language_model(
+            self.name, self.adapter, self.dtype, trainable,
+            quantization=self.quantization, device_map=None if trainable else self.device_map,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,14 +62,14 @@ def rewriter_spec(options: RewriterSettings) -> ModelSpec:
         raise InputError(
             "`rewriter.model` is not set; name a folder, a Hub id or a `.gguf` file with `--rewriter.model MODEL`."
         )
-    return ModelSpec(options.model, options.adapter, options.dtype)
+    return ModelSpec.of(options)
 
 
 def generator_spec(options: GeneratorSettings, rewriter: RewriterSettings) -> ModelSpec:
     """The generator: the rewriter before training where no model is named."""
     if not options.model:
-        return replace(rewriter_spec(rewriter), dtype=options.dtype)
-    return ModelSpec(options.model, options.adapter, options.dtype)
+        return replace(ModelSpec.of(options), name=rewriter_spec(rewriter).name, adapter=rewriter.adapter)
+    return ModelSpec.of(options)
 
 
 def fingerprint_of(name: str) -> str:
@@ -78,7 +90,7 @@ def load_with_adapters(spec: ModelSpec, adapters: Mapping[str, str]) -> Language
     Raises:
         InputError: the model or an adapter cannot be loaded.
     """
-    lm = load_language_model(spec.name, None, spec.dtype)
+    lm = replace(spec, adapter=None).load()
     for name, folder in adapters.items():
         try:
             if isinstance(lm.model, PeftModel):

@@ -42,6 +42,8 @@ class RunSettings(Validated):
         redo_from: make this stage and all later ones again; the old ones are kept until the run has ended.
         only: make this stage alone; the earlier ones must be complete.
         max_failed_fraction: stop when more than this share of a stage's records failed.
+        plan: print what the command would make, and what that would cost, and make nothing (docs/scale.md).
+        tflops: TFLOP/s that `plan` counts with, of all processes together.
         threads: CPU threads of each process; by default the processes of a machine share its cores out.
     """
 
@@ -52,6 +54,8 @@ class RunSettings(Validated):
     redo_from: str | None = None
     only: str | None = None
     max_failed_fraction: Fraction = 0.1
+    plan: bool = False
+    tflops: Annotated[float, Gt(0)] = 100.0
     threads: Positive | None = None
 
     @property
@@ -67,12 +71,16 @@ class ModelSettings(Validated):
         model: folder, Hub id or `.gguf` file (docs/models.md).
         adapter: PEFT adapter of that model.
         dtype: type of the weights.
+        quantization: `4bit` loads the base model in 4 bits (needs the extra `4bit`); training is then QLoRA.
+        device_map: `auto` spreads the model over all GPUs, then the CPU, where it is not trained; for one process.
         batch_tokens: tokens per batch, samples included.
     """
 
     model: str | None = None
     adapter: str | None = None
     dtype: Dtype = "float32"
+    quantization: Literal["4bit"] | None = None
+    device_map: Literal["auto"] | None = None
     batch_tokens: Positive = 16384
 
 

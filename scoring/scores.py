@@ -49,7 +49,7 @@ def make_scores(
     rewards = component_rewards(scoring)
     check_labels(list(turns), scoring, "`data.train`")
     settings = relevant_settings(scoring) | asdict(generator)
-    for other in ("batch_tokens", "model", "adapter"):
+    for other in ("batch_tokens", "model", "adapter", "quantization", "device_map"):
         del settings[other]
     inputs = {"rankings": rankings.identity, "turns": turns.fingerprint, "model": model.fingerprint}
     if needs_seper(rewards):

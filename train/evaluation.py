@@ -35,6 +35,7 @@ from train.run import EVALUATION, Run
 if TYPE_CHECKING:
     from rewriter.server_backend import ServerBackend
 
+BASELINES = ("original", "history", "reference")  # systems that are no language model
 UNTRAINED = ("base", "base_examples")
 SHUFFLED = "shuffled"  # documents that were retrieved for another conversation
 BATCH_SIZE = 16  # turns that are rewritten, answered and saved together

@@ -40,11 +40,15 @@ def check_lora(model: ModelSpec, lora: dict[str, Any]) -> None:
     Raises:
         InputError: the model cannot be read, or PEFT refuses.
     """
-    if model.adapter:
-        return
+    if not model.adapter:
+        add_lora(meta_model(model.name), model.name, lora)
+
+
+def meta_model(name: str) -> PreTrainedModel:
+    """A model without weights; an `InputError` says why its configuration cannot be read."""
     try:
-        config = AutoConfig.from_pretrained(model_folder(model.name), trust_remote_code=False)
+        config = AutoConfig.from_pretrained(model_folder(name), trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise InputError(f"`rewriter.model`: {model.name} cannot be read: {first_line(error)}") from error
+        raise InputError(f"`rewriter.model`: {name} cannot be read: {first_line(error)}") from error
     with torch.device("meta"):
-        add_lora(AutoModelForCausalLM.from_config(config), model.name, lora)
+        return AutoModelForCausalLM.from_config(config)

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from zipfile import is_zipfile
 
+from torch import Tensor
 from transformers import PrinterCallback, ProgressCallback, Trainer
 
 from core.artifacts import write_atomic, write_json
@@ -76,17 +77,18 @@ def complete_training(run: Run, trainer: Trainer, stage: Stage) -> Stage:
     if run.tracker:
         trainer.add_callback(TrackerCallback(run.tracker, stage.name))
     trainer.train(resume_from_checkpoint=last_checkpoint(stage.folder / "checkpoints"))
+    weights = trainer.accelerator.get_state_dict(trainer.model_wrapped)  # FSDP and ZeRO-3 gather it from all processes
     if process()[0] == 0:
-        save_adapter(trainer, stage, run.settings.rewriter)
+        save_adapter(trainer, stage, run.settings.rewriter, weights)
         finish_stage(trainer, stage)
     wait_for_all()
     return stage
 
 
-def save_adapter(trainer: Trainer, stage: Stage, options: RewriterSettings) -> None:
-    """Write the adapter with the tokenizer, its settings and a card."""
+def save_adapter(trainer: Trainer, stage: Stage, options: RewriterSettings, weights: dict[str, Tensor]) -> None:
+    """Write the adapter, from the `weights` of the whole model, with the tokenizer, its settings and a card."""
     folder, model = stage.folder / "adapter", trainer.accelerator.unwrap_model(trainer.model)
-    model.save_pretrained(folder, selected_adapters=["default"])
+    model.save_pretrained(folder, selected_adapters=["default"], state_dict=weights)
     trainer.processing_class.save_pretrained(folder)
     save_adapter_settings(folder, options)
     base, steps = model.peft_config["default"].base_model_name_or_path, trainer.state.global_step

@@ -1,0 +1,101 @@
+"""`--run.plan`: what the command would make, resume or skip, and what that would cost.
+
+Reads the turns, the first passages of each collection, and the models' configurations and tokenizers. Loads no
+weights, and writes nothing into the run folder.
+"""
+
+import tempfile
+from itertools import islice
+from pathlib import Path
+
+from core.artifacts import read_json
+from core.data_sources import data_sources
+from core.settings import Settings
+from core.tables import markdown_table
+from retrieval.corpus import read_corpus
+from train.costs import DISTINCT, Costs, Work
+from train.pipeline import selected_stages, stage_named
+from train.run import Run, stage_names
+from train.tiny.world import make_quickstart_data
+from train.training import last_checkpoint
+
+PASSAGES = 64  # of each collection that are tokenized
+HEADER = ["stage", "state", "turns", "calls", "tokens", "FLOPs", "hours", "disk"]
+NOTES = """
+Parameters: {size:,} of the rewriter, {generator_size:,} of the generator, {adapter_size:,} of the adapter.
+Hours: at {tflops:g} TFLOP/s of all processes together (`run.tflops`), without retrieval and entailment models.
+Expected: {distinct:g} of the samples find documents of their own; outputs are as long as the questions, rewrites and
+replies of the turns, or as the settings allow.
+"""
+
+
+def plan(settings: Settings) -> str:
+    """The table of a command's stages, in Markdown.
+
+    Raises:
+        InputError: data, the configuration of a model, or a setting is not usable.
+    """
+    run_dir, names = settings.run.path, stage_names(settings.train.rounds)
+    redo_from = stage_named(names, "redo_from", settings.run.redo_from)
+    redone = names[names.index(redo_from) :] if redo_from else []
+    rows, total = [], Work()
+    with tempfile.TemporaryDirectory() as temporary:
+        costs = costs_of(settings, Path(temporary))
+        for stage in selected_stages(settings):
+            turns, work = costs.of(stage)
+            state, share = ("make: `run.redo_from`", 1.0) if stage in redone else state_of(run_dir / stage, turns)
+            work = work.times(share)
+            total = total.plus(work)
+            rows.append([stage, state, str(turns), *cells(work, settings.run.tflops)])
+    rows.append(["total", "", "", *cells(total, settings.run.tflops)])
+    return markdown_table(HEADER, rows) + NOTES.format(
+        size=costs.size, generator_size=costs.generator_size, adapter_size=costs.adapter_size,
+        tflops=settings.run.tflops, distinct=DISTINCT,
+    )  # fmt: skip
+
+
+def costs_of(settings: Settings, temporary: Path) -> Costs:
+    """The costs of a run; where its tiny world is not made yet, it is made in a temporary folder."""
+    folder = settings.run.path
+    if settings.data.format == "tiny_world" and not (folder / "data/world.json").exists():
+        folder = temporary
+        make_quickstart_data(folder / "data", settings.data.world_seed)
+    sources, passages = data_sources(settings.data, folder), []
+    for source in sources:
+        source.check_corpus()
+        records = islice(read_corpus(source.corpus, on_bad=lambda error: None), PASSAGES)
+        passages += [passage.content for _, passage in records]
+    return Costs(Run(settings, sources), passages)
+
+
+def state_of(folder: Path, turns: int) -> tuple[str, float]:
+    """What would happen to a stage, and the share of it that is left to make."""
+    if (folder / "manifest.json").exists():
+        return "skip: complete", 0.0
+    if checkpoint := last_checkpoint(folder / "checkpoints"):
+        state = read_json(Path(checkpoint) / "trainer_state.json", "global_step", "max_steps")
+        step, steps = state["global_step"], state["max_steps"]
+        return f"resume: {step} of {steps} steps", 1 - step / steps
+    parts = [*folder.glob("part-*.jsonl"), *folder.glob("records.jsonl")]
+    done = sum(line.endswith(b"\n") for part in parts for line in part.read_bytes().splitlines(keepends=True))
+    return (f"resume: {done} of {turns} records", max(0.0, 1 - done / turns)) if done else ("make: missing", 1.0)
+
+
+def cells(work: Work, tflops: float) -> list[str]:
+    """Calls, tokens, FLOPs, hours and disk as texts."""
+    return [
+        si(work.calls),
+        si(work.tokens),
+        si(work.flops),
+        f"{work.flops / tflops / 3.6e15:.2g}",
+        si(work.disk) + "B",
+    ]
+
+
+def si(value: float) -> str:
+    """A number with three digits and a prefix: 12,345 is 12.3k."""
+    for prefix in ("", "k", "M", "G", "T", "P", "E"):
+        if value < 999.5:
+            return f"{value:.3g}{prefix}"
+        value /= 1000
+    return f"{value:.3g}Z"
