@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BATCH_SIZE = 16  # turns that are sampled, and saved, together
 BATCHES_IN_FLIGHT = 4  # of `rewriter.concurrency` requests, so that few turns wait for the slowest
-LOCAL = ("model", "adapter", "batch_tokens", "quantization", "device_map")  # `model.fingerprint` has what decides
+LOCAL = ("model", "adapter", "batch_tokens", "quantization", "device_map")  # `model.fingerprint` covers these
 SERVER = ("url", "served_model", "concurrency", "retries", "timeout")
 REASONS = {"too_long": "turns too long for the context", "refused": "turns that the server refused"}
 
