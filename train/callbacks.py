@@ -48,7 +48,8 @@ class ZeroMarginCallback(TrainerCallback):
         margin = logs.get("rewards/margins")
         if margin is None or state.global_step != 1:
             return
-        exact = next(model.parameters()).dtype == torch.float32 and not (args.bf16 or args.fp16)
+        sixteen_bits = args.bf16 or args.fp16 or getattr(model, "is_quantized", False)  # 4 bits compute in bfloat16
+        exact = next(model.parameters()).dtype == torch.float32 and not sixteen_bits
         if abs(margin) > (1e-4 if exact else 0.05):  # 16 bits round differently in batches of other lengths
             raise InputError(
                 f"{self.name}: the reward margin is {margin} at step 0 and must be 0; policy and reference differ."

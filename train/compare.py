@@ -47,7 +47,7 @@ class CompareFlags(Validated):
 def main(argv: list[str] | None = None) -> None:
     flags, words = parse_known_flags(CompareFlags, __doc__, argv)
     settings = read_settings(__doc__, words)
-    for name in ("until", "redo_from", "only"):
+    for name in ("until", "redo_from", "only", "plan"):
         if getattr(settings.run, name):
             raise InputError(
                 f"`run.{name}` is for a single run (train/dpo.py). To make a reward's run again, remove its folder in "

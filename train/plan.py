@@ -43,7 +43,7 @@ def plan(settings: Settings) -> str:
         costs = costs_of(settings, Path(temporary))
         for stage in selected_stages(settings):
             turns, work = costs.of(stage)
-            state, share = ("make: `run.redo_from`", 1.0) if stage in redone else state_of(run_dir / stage, turns)
+            state, share = ("make: redo_from", 1.0) if stage in redone else state_of(run_dir / stage, turns)
             work = work.times(share)
             total = total.plus(work)
             rows.append([stage, state, str(turns), *cells(work, settings.run.tflops)])

@@ -46,9 +46,7 @@ def last_checkpoint(folder: Path) -> str | None:
             shutil.rmtree(path)
     if not complete:
         return None
-    newest = max(complete, key=lambda path: int(path.name.rpartition("-")[2]))
-    log.info("resuming from %s", newest)
-    return str(newest)
+    return str(max(complete, key=lambda checkpoint: int(checkpoint.name.rpartition("-")[2])))
 
 
 def is_complete(checkpoint: Path) -> bool:
@@ -76,7 +74,10 @@ def complete_training(run: Run, trainer: Trainer, stage: Stage) -> Stage:
     trainer.add_callback(StepProgress(stage.name))
     if run.tracker:
         trainer.add_callback(TrackerCallback(run.tracker, stage.name))
-    trainer.train(resume_from_checkpoint=last_checkpoint(stage.folder / "checkpoints"))
+    checkpoint = last_checkpoint(stage.folder / "checkpoints")
+    if checkpoint:
+        log.info("resuming from %s", checkpoint)
+    trainer.train(resume_from_checkpoint=checkpoint)
     weights = trainer.accelerator.get_state_dict(trainer.model_wrapped)  # FSDP and ZeRO-3 gather it from all processes
     if process()[0] == 0:
         save_adapter(trainer, stage, run.settings.rewriter, weights)
