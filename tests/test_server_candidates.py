@@ -41,7 +41,7 @@ def candidates(tmp_path):
         run_pipeline(
             settings_of(
                 "--run.dir", tmp_path / run, "--run.until", "candidates", "--rewriter.url", url,
-                "--rewriter.served_model", "m", "--rewriter.n", "3", *files, *flags,
+                "--rewriter.served_model", "m", "--rewriter.n", "3", "--run.threads", "1", *files, *flags,
             )
         )  # fmt: skip
         return lines(tmp_path / run / "round-1/candidates")
@@ -106,9 +106,8 @@ def test_a_request_without_an_answer_in_time_is_sent_again(server, candidates):
 
 def test_slow_answers_come_together_up_to_the_concurrency(server, candidates):
     server.seconds = 0.2
-    start = time.monotonic()
     candidates(server.url, "--rewriter.concurrency", "5")
-    assert server.most == 5 and time.monotonic() - start < 1.5  # one by one: 2 s
+    assert server.most == 5
 
 
 def test_a_half_answered_batch_resumes(server, candidates, tmp_path):
@@ -162,9 +161,10 @@ def test_a_server_that_cannot_be_used_is_named(server, candidates, reply, messag
 
 def test_the_key_comes_from_the_environment_and_is_written_nowhere(server, candidates, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    caplog.set_level("INFO")
     candidates(server.url)
     assert {headers["authorization"] for headers, _ in server.requests} == {f"Bearer {KEY}"}
-    assert KEY not in caplog.text and caplog.text
+    assert KEY not in caplog.text and server.url in caplog.text
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and KEY in path.read_text()]
 
 
@@ -211,7 +211,7 @@ def test_base_rewrites_of_a_server_are_those_of_the_same_model_here(rewriter, ra
             settings_of(
                 "--run.dir", tmp_path / run, "--run.only", "evaluation", "--rewriter.max_new_tokens", "8", *files,
                 "--rewriter.examples", examples, "--evaluation.systems", "[base, base_examples]",
-                "--evaluation.answers", "false", *flags,
+                "--evaluation.answers", "false", "--run.threads", "1", *flags,
             )
         )  # fmt: skip
         return lines(tmp_path / run / "evaluation")
