@@ -146,10 +146,11 @@ class Candidate:
     """One distinct rewrite of a turn.
 
     `query` is what is searched for it. `logprob` is the sum of the raw log-probabilities of its tokens (before
-    temperature) in nats, the end-of-turn token included, and `tokens` their number; `count` is the number of samples
-    with this text. `source` is `sample`, or `question` or `history` for a query that was included without sampling
-    and has no log-probability. The stage `rankings` adds `documents`, best first; `scores` adds `score` or `error`,
-    and `list_id`, the key of its document list in `TurnRecord.lists`.
+    temperature) in nats, the end-of-turn token included, and `tokens` their number; those of a server are as it gives
+    them, and may be missing. `count` is the number of samples with this text. `source` is `sample`, or `question` or
+    `history` for a query that was included without sampling and has no log-probability. The stage `rankings` adds
+    `documents`, best first; `scores` adds `score` or `error`, and `list_id`, the key of its document list in
+    `TurnRecord.lists`.
     """
 
     text: str
