@@ -24,10 +24,11 @@ QUICK = [
 ]  # fmt: skip
 
 
-def finish(words: list[str], ok: bool = True) -> str:
+def finish(words: list[str], ok: bool = True, env: dict[str, str] | None = None) -> str:
     """Run a command in the project's root to its end, and return its output. It must succeed, or with `ok=False` fail,
     without a traceback."""
-    done = subprocess.run([str(word) for word in words], cwd=ROOT, capture_output=True, text=True, timeout=400)
+    words = [str(word) for word in words]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=400, env=env)
     output = done.stdout + done.stderr
     assert (done.returncode == 0) == ok and (ok or "Traceback" not in output), output[-5000:]
     return output
