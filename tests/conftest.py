@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
@@ -24,13 +25,29 @@ QUICK = [
 ]  # fmt: skip
 
 
-def finish(words: list[str], ok: bool = True) -> str:
+def finish(words: list[str], ok: bool = True, env: dict[str, str] | None = None) -> str:
     """Run a command in the project's root to its end, and return its output. It must succeed, or with `ok=False` fail,
     without a traceback."""
-    done = subprocess.run([str(word) for word in words], cwd=ROOT, capture_output=True, text=True, timeout=400)
+    words = [str(word) for word in words]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=400, env=env)
     output = done.stdout + done.stderr
     assert (done.returncode == 0) == ok and (ok or "Traceback" not in output), output[-5000:]
     return output
+
+
+def start(words: list[str], **options) -> subprocess.Popen:
+    """Start a command in the project's root; options are those of `Popen`."""
+    return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen, what: str) -> None:
+    """Return when the condition holds; fails when the process ends before."""
+    deadline = time.monotonic() + 300
+    while not condition():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            pytest.fail(f"{what} never came: {process.communicate()[0][-3000:]}")
+        time.sleep(0.002)
 
 
 def call(main: Callable[[list[str]], None], *words, ok: bool = True) -> str:
@@ -82,8 +99,8 @@ def one_thread() -> None:
 def pytest_collection_modifyitems(items) -> None:
     """The files that take longest first, so that no process of several is left with one of them at the end."""
     longest = (
-        "test_run", "test_processes", "test_compare", "test_own_data_config", "test_tiny_model", "test_families",
-        "test_evaluation", "test_training", "test_utility",
+        "test_faults", "test_processes", "test_run", "test_compare", "test_own_data_config", "test_tiny_model",
+        "test_families", "test_evaluation", "test_training", "test_utility",
     )  # fmt: skip
     items.sort(key=lambda item: longest.index(item.path.stem) if item.path.stem in longest else len(longest))
 

@@ -2,18 +2,22 @@
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.conftest import QUICK, ROOT, finish, lines
+from tests.conftest import QUICK, ROOT, finish, lines, start, wait_until
 from train.pipeline import stage_names
 
 pytestmark = pytest.mark.slow
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+RECORDS = ("candidates", "rankings", "scores", "pairs")
 LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "--quiet"]
 SMALL = [
     *QUICK, "--run.limit", "12", "--pairs.drop_fraction", "0.2",
@@ -68,7 +72,7 @@ def differences(a: object, b: object, where: str = "") -> Iterator[str]:
         yield f"{where}: {a!r} and {b!r}"
 
 
-@pytest.mark.parametrize("stage", ["candidates", "rankings", "scores", "pairs"])
+@pytest.mark.parametrize("stage", RECORDS)
 def test_records_equal_those_of_one_process(two, one, stage):
     folders = [run / "round-1" / stage for run in (two[0], one)]
     assert not list(differences(*map(by_id, folders)))
@@ -108,6 +112,68 @@ def test_rank_0_alone_logs(two):
 def test_one_process_takes_over_what_two_have_completed(two):
     output = finish([sys.executable, "train/dpo.py", *flags(two[0])])
     assert output.count("complete, nothing to do") == len(STAGES)
+
+
+def up_to_pairs(run: Path, processes: int) -> list[str]:
+    """A run of 36 turns: 3 batches of candidates, 1 of rankings, 5 of scores. Two and three processes have uneven
+    shards; of five, two have no candidates and four no rankings."""
+    more = ["--run.limit", "36", "--rewriter.max_new_tokens", "16", "--generator.max_new_tokens", "4"]
+    torchrun = [*TORCHRUN[:-1], str(processes)] if processes > 1 else [sys.executable]
+    return [*torchrun, "train/dpo.py", *flags(run, *more, "--run.until", "pairs")]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> Path:
+    """The records of `up_to_pairs` in one process."""
+    run = tmp_path_factory.mktemp("shards") / "alone"
+    finish(up_to_pairs(run, 1))
+    return run / "round-1"
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory) -> tuple[Path, str]:
+    """`up_to_pairs` in two processes, of which rank 1 is killed amid the scores: its folder and its output."""
+    run = tmp_path_factory.mktemp("shards") / "killed"
+    parts = [run / f"round-1/scores/part-{rank}.jsonl" for rank in (0, 1)]
+    process = start(up_to_pairs(run, 2))
+    wait_until(lambda: all(part.exists() and b"\n" in part.read_bytes() for part in parts), process, "two parts")
+    ranks = {rank.environ()["RANK"]: rank for rank in psutil.Process(process.pid).children()}
+    before = time.monotonic()
+    ranks["1"].kill()
+    output, _ = process.communicate(timeout=100)
+    assert time.monotonic() - before < 60 and process.returncode
+    assert not any(rank.is_running() for rank in ranks.values())
+    return run, output
+
+
+def check_same(folder: Path, expected: Path) -> None:
+    """Nothing is missing, repeated or in another order, and no number differs."""
+    for stage in RECORDS:
+        records, of_one = lines(folder / stage), lines(expected / stage)
+        assert [record["id"] for record in records] == [record["id"] for record in of_one]
+        assert not list(differences(records, of_one)), stage
+        assert not list((folder / stage).glob("part-*"))
+
+
+@pytest.mark.parametrize("processes", [2, 3, 5])
+def test_uneven_and_empty_shards(alone, tmp_path, processes):
+    finish(up_to_pairs(tmp_path / "run", processes))
+    assert len(lines(alone / "candidates")) == 36 and len(lines(alone / "pairs")) > 3
+    check_same(tmp_path / "run/round-1", alone)
+
+
+def test_a_killed_process_ends_the_other(killed):
+    run, output = killed
+    assert "Signal 9 (SIGKILL)" in output
+    assert output.count("rerun the command to resume.") == 1 and "Traceback (most recent call last)" not in output
+    assert not (run / "round-1/scores/records.jsonl").exists()
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_another_number_of_processes_resumes(killed, alone, tmp_path, processes):
+    shutil.copytree(killed[0], tmp_path / "run")
+    assert "round-1/scores: resuming after " in finish(up_to_pairs(tmp_path / "run", processes))
+    check_same(tmp_path / "run/round-1", alone)
 
 
 @pytest.mark.parametrize("words", [["--cpu", "--num_processes", "2"], ["--num_processes", "2"]])

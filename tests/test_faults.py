@@ -1,0 +1,255 @@
+"""Runs that are killed, stopped, out of disk or broken by an error: the same command resumes, and ends as one that
+nothing disturbed."""
+
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from core.artifacts import sha256
+from tests.conftest import finish, start, wait_until
+from train.pipeline import stage_names
+
+pytestmark = pytest.mark.slow
+STAGES = stage_names(2)
+RECORDS = [stage for stage in STAGES if not stage.endswith(("sft", "dpo"))]
+ADAPTERS = ["round-1/sft/adapter", "round-1/dpo/adapter", "round-2/dpo/adapter", "adapter"]
+SEED = 23
+SMALL = [
+    "--config", "configs/quickstart.yaml", "--run.threads", "1", "--run.limit", "12", "--rewriter.n", "4",
+    "--rewriter.max_new_tokens", "24", "--generator.max_new_tokens", "8", "--pairs.drop_fraction", "0.2",
+    "--sft.num_train_epochs", "2", "--sft.per_device_train_batch_size", "2", "--sft.save_steps", "1",
+    "--dpo.num_train_epochs", "2", "--dpo.per_device_train_batch_size", "2", "--dpo.save_steps", "1",
+    "--evaluation.resamples", "50",
+]  # fmt: skip
+# Python imports `sitecustomize` before it runs a command. This one notes the stage of each call of a model and the
+# records that it has by then, and fails at a call of a stage that the environment names.
+HOOK = """
+import os
+from pathlib import Path
+
+if "CALLS" in os.environ:
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    run, calls = Path(os.environ["RUN"]), []
+
+    def count(module, arguments):
+        if type(module).__name__.endswith("ForCausalLM"):
+            folder = max(run.rglob("plan.json"), key=lambda path: path.stat().st_mtime_ns).parent
+            part = folder / "part-0.jsonl"
+            calls.append(str(folder.relative_to(run)))
+            with open(os.environ["CALLS"], "a") as handle:
+                print(calls[-1], part.read_bytes().count(b"\\n") if part.exists() else 0, file=handle)
+            if os.environ.get("FAIL") == f"{calls[-1]} {calls.count(calls[-1])}":
+                raise ArithmeticError("the planted fault")
+
+    register_module_forward_pre_hook(count)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_gpu(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("hook")
+        (folder / "sitecustomize.py").write_text(HOOK)
+        patch.setenv("PYTHONPATH", str(folder))
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        yield
+
+
+def command(run: Path, *more: str, processes: int = 1) -> list[str]:
+    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)] if processes > 1 else []
+    return [sys.executable, *torchrun, "train/dpo.py", *SMALL, "--run.dir", str(run), *more]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("faults") / "undisturbed"
+    finish(command(run), env=os.environ | {"CALLS": str(run.parent / "calls"), "RUN": str(run)})
+    return run
+
+
+def check_equal(run: Path, expected: Path) -> None:
+    """The run has the records, adapters and tables of another, to the byte, and nothing of its interruptions."""
+    for stage in RECORDS:
+        assert sha256(run / stage / "records.jsonl") == sha256(expected / stage / "records.jsonl"), stage
+    for folder in ADAPTERS:
+        name = f"{folder}/adapter_model.safetensors"
+        assert sha256(run / name) == sha256(expected / name), folder
+    for name in ("table.md", "metrics.json", "per_turn.jsonl"):
+        assert (run / "evaluation" / name).read_text() == (expected / "evaluation" / name).read_text()
+    files, expected_files = ({str(path.relative_to(top)) for path in top.rglob("*")} for top in (run, expected))
+    assert {name for name in files ^ expected_files if not Path(name).name.startswith(".")} == set()
+
+
+def seconds_of(run: Path, stage: str) -> float:
+    return json.loads((run / stage / "manifest.json").read_text())["seconds"]
+
+
+def has_saved(folder: Path, step: int) -> bool:
+    """Whether a training stage has saved a checkpoint of this step or a later one."""
+    steps = [path.parent.name for path in folder.glob("checkpoints/checkpoint-*/trainer_state.json")]
+    return any(int(name.removeprefix("checkpoint-")) >= step for name in steps)
+
+
+# ------------------------------------------------------------------ kill -9
+
+
+def test_twelve_random_kills(undisturbed, tmp_path):
+    """SIGKILL once in each stage: a random time after it has begun, SFT and DPO after a random step."""
+    draw, run, survived = random.Random(SEED), tmp_path / "run", 0
+    assert len(STAGES) == 12
+    for stage in STAGES:
+        process, folder = start(command(run)), run / stage
+        wait_until((folder / "plan.json").exists, process, stage)
+        if stage.endswith(("sft", "dpo")):
+            steps = json.loads((undisturbed / stage / "manifest.json").read_text())["counts"]["steps"]
+            step = draw.randrange(1, steps)
+            wait_until(partial(has_saved, folder, step), process, f"{stage}: step {step}")
+            time.sleep(draw.uniform(0, 0.2))
+        else:
+            time.sleep(draw.uniform(0, 0.7 * seconds_of(undisturbed, stage)))
+        process.kill()
+        process.communicate()
+        survived += process.returncode == -signal.SIGKILL
+    assert survived == 12
+    finish(command(run))
+    check_equal(run, undisturbed)
+
+
+# ------------------------------------------------------------------ Ctrl-C and SIGTERM
+
+
+def test_ctrl_c_in_the_first_stage_and_sigterm_in_dpo(undisturbed, tmp_path):
+    run = tmp_path / "run"
+    for number, reached in (
+        (signal.SIGINT, "round-1/candidates/plan.json"),
+        (signal.SIGTERM, "round-2/dpo/checkpoints/checkpoint-3/trainer_state.json"),
+    ):
+        process = start(command(run))
+        wait_until((run / reached).exists, process, reached)
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 128 + number
+        assert output.splitlines()[-1] == "stopped; rerun the command to resume." and "Traceback" not in output
+    assert "resuming from " in finish(command(run))
+    check_equal(run, undisturbed)
+
+
+def test_sigterm_to_two_processes(undisturbed, tmp_path):
+    """The launcher passes it on; one process resumes what two have begun."""
+    run = tmp_path / "run"
+    process = start(command(run, "--run.until", "pairs", processes=2))
+    wait_until((run / "round-1/scores/part-0.jsonl").exists, process, "scores")
+    ranks = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode and output.count("stopped; rerun the command to resume.") == 1
+    assert not any(rank.is_running() for rank in ranks)
+    finish(command(run, "--run.until", "pairs"))
+    for stage in RECORDS[:4]:
+        assert sha256(run / stage / "records.jsonl") == sha256(undisturbed / stage / "records.jsonl"), stage
+
+
+# ------------------------------------------------------------------ a full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[tuple[Path, Callable[[int], dict]]]:
+    """A folder, and a function that allows a number of KiB in it and returns options for `subprocess`: of a tmpfs, or
+    without the rights to mount one the largest size of a file."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = not subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], capture_output=True).returncode
+
+    def allow(kib: int) -> dict:
+        if mounted:
+            subprocess.run(["mount", "-o", f"remount,size={kib}k", folder], check=True)
+            return {}
+        limit = (kib * 1024, resource.RLIM_INFINITY)
+        return {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)}
+
+    yield folder, allow
+    if mounted:
+        subprocess.run(["umount", folder], check=True)
+
+
+def used_kib(folder: Path) -> int:
+    return sum(-(-path.stat().st_size // 4096) * 4 for path in folder.rglob("*"))
+
+
+def test_a_full_disk(undisturbed, small_disk):
+    """The disk has room for some part of a run, and for some more each time."""
+    disk, allow = small_disk
+    run, draw, reasons = disk / "run", random.Random(SEED), []
+    for _ in range(4):
+        options = allow(used_kib(disk) + draw.randrange(8, 3000))
+        process = start(command(run), **options)
+        output, _ = process.communicate(timeout=300)
+        if process.returncode:
+            assert process.returncode == 2 and "Traceback" not in output, output[-5000:]
+            reasons.append(output.splitlines()[-1])
+            print(reasons[-1])
+    assert len(reasons) > 2 and all(line.startswith("error: ") for line in reasons)
+    allow(1 << 20)
+    finish(command(run))
+    check_equal(run, undisturbed)
+
+
+# ------------------------------------------------------------------ errors, and what is counted
+
+
+def calls_of(path: Path) -> Counter:
+    """Stage and its finished records -> number of calls of a model."""
+    return Counter(path.read_text().splitlines())
+
+
+def test_an_error_in_one_record_repeats_the_batch_in_flight_alone(undisturbed, tmp_path):
+    """In two stages of records, in SFT, DPO and the evaluation; the half line of a record is left behind, too."""
+    run, calls, draw = tmp_path / "run", tmp_path / "calls", random.Random(SEED)
+    expected = calls_of(undisturbed.parent / "calls")
+    environment, repeated = os.environ | {"CALLS": str(calls), "RUN": str(run)}, Counter()
+    for stage in ("round-1/candidates", "round-1/scores", "round-1/sft", "round-2/dpo", "evaluation"):
+        batches = [key for key in expected if key.startswith(f"{stage} ")]
+        before = sum(expected[key] for key in batches[:-1])
+        number = draw.randrange(1, expected[batches[-1]] + 1)  # a call of its last batch
+        process = start(command(run), env=environment | {"FAIL": f"{stage} {before + number}"})
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 1 and "ArithmeticError: the planted fault" in output, output[-5000:]
+        part = run / stage / "part-0.jsonl"
+        if part.exists():
+            part.write_text(part.read_text() + '{"id": "half a rec')
+        repeated[batches[-1]] = number
+    assert finish(command(run), env=environment).count("resuming after 8 finished records") == 1
+    check_equal(run, undisturbed)
+    again = calls_of(calls)
+    for key in expected:
+        most = repeated[key] if key.split()[0] in RECORDS else 3 * expected[key]
+        assert expected[key] <= again[key] <= expected[key] + most, key
+
+
+def test_a_second_run_says_who_holds_the_folder(undisturbed):
+    """The first one is held by SIGSTOP; its folder is the one of the second."""
+    process = start(command(undisturbed))
+    lock = undisturbed / ".lock-holder"
+    name = f"process {process.pid} on {socket.gethostname()}"
+    wait_until(lambda: lock.read_text() == name, process, "the lock")
+    process.send_signal(signal.SIGSTOP)
+    output = finish(command(undisturbed), ok=False)
+    process.kill()
+    process.communicate()
+    assert output == (
+        f"error: another process ({name}) is at work in {undisturbed}; wait for it, or use another `--run.dir`.\n"
+    )
