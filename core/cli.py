@@ -231,6 +231,7 @@ def run_command(main: Callable[[], Any], resumes: bool = False) -> None:
     except OSError as error:
         if error.errno is None:
             raise
-        full = "; free some space, then the same command goes on" if error.errno == errno.ENOSPC else ""
-        print(f"error: {error.filename or 'file'}: {error.strerror}{full}.", file=sys.stderr)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        way_out = "; free some space, then the same command goes on" if full else ""
+        print(f"error: {error.filename or 'file'}: {error.strerror}{way_out}.", file=sys.stderr)
         raise SystemExit(2) from None

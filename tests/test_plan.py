@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from core.language_model import load_language_model
 from core.records import GenerationInput, TurnRecord
@@ -55,6 +56,7 @@ def test_complete_stages_are_skipped_and_started_ones_resumed(finished_run, tmp_
     checkpoint = run / "round-2/dpo/checkpoints/checkpoint-3"
     checkpoint.mkdir(parents=True)
     (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": 3, "max_steps": 4}))
+    torch.save(torch.get_rng_state(), checkpoint / "rng_state.pth")
     for path in (scores / "records.jsonl", scores / "manifest.json", run / "round-2/dpo/manifest.json"):
         path.unlink()
     shutil.rmtree(run / "evaluation")

@@ -13,7 +13,7 @@ from core.errors import InputError
 from core.language_model import load_language_model
 from train.callbacks import ZeroMarginCallback
 from train.trainers import GroupedSFTTrainer, LengthGroupedSampler
-from train.training import last_checkpoint
+from train.training import last_checkpoint, remove_unusable_checkpoints
 
 ROWS = [
     {"prompt": [{"role": "user", "content": prompt}], "completion": [{"role": "assistant", "content": completion}]}
@@ -91,4 +91,5 @@ def test_the_newest_complete_checkpoint_of_this_number_of_processes(tmp_path):
     (tmp_path / "checkpoint-13/rng_state.pth").write_bytes(b"PK half a file")
     (tmp_path / "checkpoint-14/rng_state.pth").rename(tmp_path / "checkpoint-14/rng_state_0.pth")  # of several
     assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+    remove_unusable_checkpoints(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-4", "checkpoint-10"}

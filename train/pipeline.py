@@ -90,16 +90,18 @@ def complete_stage(run: Run, stage: str) -> Stage:
     """`make_stage` on a disk that may be full, for which torch and safetensors have errors of their own.
 
     Raises:
-        OSError: the disk is full.
+        OSError: the disk or the user's quota is full, or a file is larger than allowed.
     """
     try:
         return make_stage(run, stage)
     except Exception as error:
-        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(run.path / stage))
         if isinstance(error, InputError | OSError):
             raise
-        if full.strerror in str(error) or shutil.disk_usage(run.path).free < 1 << 16:
-            raise full from error
+        codes = [code for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) if os.strerror(code) in str(error)]
+        if shutil.disk_usage(run.path).free < 1 << 16:
+            codes.append(errno.ENOSPC)
+        if codes:
+            raise OSError(codes[0], os.strerror(codes[0]), str(run.path / stage)) from error
         raise
 
 

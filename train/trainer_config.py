@@ -21,7 +21,7 @@ DEFAULTS = {
     "warmup_steps": 0.1,
     "logging_steps": 0.02,  # share of the steps: the curves of the report have 50 points
     "save_strategy": "steps",
-    "save_steps": 50,
+    "save_steps": 0.05,  # share of the steps
     "save_total_limit": 1,
     "report_to": "none",
     "disable_tqdm": True,  # its steps are shown by us
@@ -75,6 +75,6 @@ def trainer_config(
         InputError: TRL refuses a key or value.
     """
     on_gpu = torch.cuda.is_available()
-    own = {"output_dir": str(folder), "seed": seed, "data_seed": seed, "bf16": dtype == "bfloat16" and on_gpu}
+    own = {"output_dir": str(folder), "seed": seed, "data_seed": seed, "bf16": dtype == "bfloat16"}
     own |= {"use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu}  # without `use_cpu`, Accelerate takes one process
     return build_config(section, options, {"sft": SFTConfig, "dpo": DPOConfig}[section], DEFAULTS | own)

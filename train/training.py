@@ -33,20 +33,25 @@ Stage `{stage}`: {rows} rows, {steps} steps.
 
 
 def last_checkpoint(folder: Path) -> str | None:
-    """The newest complete checkpoint of this number of processes; the others are removed.
+    """The newest complete checkpoint of this number of processes."""
+    complete = [path for path in checkpoints_in(folder) if is_complete(path)]
+    return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2]))) if complete else None
+
+
+def remove_unusable_checkpoints(folder: Path) -> None:
+    """Remove checkpoints that are incomplete, or of another number of processes.
 
     A step is a batch per process: with another number of processes, a training starts from its first step.
     """
-    checkpoints = [path for path in folder.glob("checkpoint-*") if path.name.rpartition("-")[2].isdecimal()]
-    complete = [path for path in checkpoints if is_complete(path)]
+    unusable = [path for path in checkpoints_in(folder) if not is_complete(path)]
     wait_for_all()
-    for path in set(checkpoints).difference(complete):
-        if process()[0] == 0:
-            log.info("%s is incomplete, or of another number of processes; removed", path)
-            shutil.rmtree(path)
-    if not complete:
-        return None
-    return str(max(complete, key=lambda checkpoint: int(checkpoint.name.rpartition("-")[2])))
+    for path in unusable if process()[0] == 0 else ():
+        log.info("%s is incomplete, or of another number of processes; removed", path)
+        shutil.rmtree(path)
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("checkpoint-*") if path.name.rpartition("-")[2].isdecimal()]
 
 
 def is_complete(checkpoint: Path) -> bool:
@@ -74,6 +79,7 @@ def complete_training(run: Run, trainer: Trainer, stage: Stage) -> Stage:
     trainer.add_callback(StepProgress(stage.name))
     if run.tracker:
         trainer.add_callback(TrackerCallback(run.tracker, stage.name))
+    remove_unusable_checkpoints(stage.folder / "checkpoints")
     checkpoint = last_checkpoint(stage.folder / "checkpoints")
     if checkpoint:
         log.info("resuming from %s", checkpoint)
