@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import httpx2
 import pytest
@@ -12,6 +13,7 @@ from transformers.utils.import_utils import is_serve_available
 from core.errors import InputError
 from core.settings import RewriterSettings
 from rewriter import Rewriter
+from rewriter.conversations import read_turns
 from rewriter.prompts import normalized
 from rewriter.rewriter import LocalBackend
 from tests.conftest import QUICK, ROOT, call, lines, settings_of, write_lines
@@ -225,20 +227,23 @@ def test_base_rewrites_of_a_server_are_those_of_the_same_model_here(rewriter, ra
 
 
 @pytest.mark.slow
-def test_a_whole_run_samples_its_first_round_from_a_server(tmp_path):
-    """Later rounds and training use the local model, and need no server."""
-    model = ROOT / "configs/tiny-model"
+def test_a_whole_run_with_a_server(tmp_path):
+    """The server samples the first round and writes the `base` rewrites; the rest is the local model's."""
     config = ["--config", ROOT / "configs/quickstart.yaml", "--run.dir", tmp_path, *QUICK]
-    local = Rewriter.from_settings(RewriterSettings(model=str(model)))
+    local = Rewriter.from_settings(RewriterSettings(model=str(ROOT / "configs/tiny-model")))
     with serving(local) as url:
-        server = ["--rewriter.url", f"{url}/v1", "--rewriter.served_model", "rewriter"]
-        call(main, *config, *server, "--run.until", "round-1/candidates")
-    call(main, *config, *server, "--run.until", "round-2/dpo")
-    first, second = (json.loads((tmp_path / f"round-{n}/candidates/plan.json").read_text()) for n in (1, 2))
-    assert first["inputs"]["model"]["served_model"] == "rewriter"
+        call(main, *config, "--rewriter.url", f"{url}/v1", "--rewriter.served_model", "rewriter")
+    stages = ("round-1/candidates", "round-2/candidates", "evaluation")
+    first, second, evaluation = (json.loads((tmp_path / name / "plan.json").read_text()) for name in stages)
+    server = {"url": f"{url}/v1", "served_model": "rewriter"}
+    assert first["inputs"]["model"] == evaluation["inputs"]["server"] == server
     assert isinstance(second["inputs"]["model"], str) and "url" not in second["settings"]
-    candidates = [c for record in lines(tmp_path / "round-2/candidates") for c in record["candidates"]]
-    assert candidates and all(candidate["logprob"] < 0 for candidate in candidates)
+    records, turns = lines(tmp_path / "evaluation"), read_turns(tmp_path / "data/test.jsonl")[:24]
+    trained = Rewriter.from_pretrained(tmp_path)
+    untrained = Rewriter.from_settings(replace(trained.options, adapter=None))
+    for system, rewriter in (("base", untrained), ("dpo", trained)):
+        queries = [query for (query,) in rewriter.queries(turns)]
+        assert [record["systems"][system]["query"] for record in records] == queries
 
 
 @pytest.fixture(scope="module")
