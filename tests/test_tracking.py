@@ -5,6 +5,8 @@ import pytest
 from core.errors import InputError
 from train.tracking import RunTracker, check_trackers, flatten
 
+KEY = "0123456789abcdef" * 2 + "01234567"  # of the form that W&B asks for
+
 
 def test_numbers_with_the_names_on_the_way():
     values = {"total": 3, "dropped": {"tie": 1, "note": "x"}, "ok": True, "none": None, "loss": 0.5}
@@ -20,6 +22,7 @@ def test_a_tracker_that_is_not_installed_is_named(monkeypatch):
 def test_weights_and_biases(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
     (tmp_path / "run").mkdir()
     tracker = RunTracker(tmp_path / "run", ["wandb"])
     tracker.log("round-1/sft", {"loss": 1.5}, 10)
@@ -29,6 +32,8 @@ def test_weights_and_biases(tmp_path, monkeypatch):
     assert dict(run.summary)["round-2/dpo/loss"] == 0.5 and dict(run.summary)["round-2/dpo/step"] == 5
     tracker.finish()
     assert list((tmp_path / "run/wandb").glob("offline-run-*"))
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in files if KEY.encode() in path.read_bytes()]
 
 
 @pytest.mark.slow

@@ -7,8 +7,7 @@ Turns are held-out ones of the quickstart. The list of a turn has a passage with
 BM25. Each of ten orders is added to the end of the third passage; each of ten contradictions takes its place: the
 passage with the answer, and in it the answer to another question. `gap` is what the passage with the answer is worth:
 the reward of the list less that of three others. Moves are absolute. Both are medians, in units of the reward;
-`raised`
-is the share of the changed lists that score above the unchanged one.
+`raised` is the share of the changed lists that score above the unchanged one.
 """
 
 import argparse
