@@ -1,9 +1,10 @@
 """STAGE dpo: learn from the pairs (TRL's DPOTrainer, on the LoRA adapter)."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 from core.distributed import lock_run_dir
-from core.progress import log
+from core.progress import Progress, log
 from core.stages import Stage
 from train.callbacks import ZeroMarginCallback
 from train.preference_data import DPO_COLUMNS, data_set_on_disk, training_rows
@@ -42,9 +43,9 @@ def train_dpo(run: Run, name: str, pairs: Mapping[str, Stage], start: Stage) -> 
     data = data_set_on_disk(rows, checkpoints / "rows")
 
     # ------------------------------------------------------------------ training
-    if config.precompute_ref_log_probs:
-        log.info("%s: computing the log-probabilities of %d pairs under the reference", name, len(rows))
-    # Given a PeftModel and no `peft_config`, TRL keeps a frozen copy of the adapter as the reference.
-    trainer = GroupedDPOTrainer(model=lm.model, args=config, train_dataset=data, processing_class=lm.tokenizer)
+    label = f"{name}, log-probabilities under the reference"
+    with Progress(label, len(rows), "pairs") if config.precompute_ref_log_probs else nullcontext():
+        # Given a PeftModel and no `peft_config`, TRL keeps a frozen copy of the adapter as the reference.
+        trainer = GroupedDPOTrainer(model=lm.model, args=config, train_dataset=data, processing_class=lm.tokenizer)
     trainer.add_callback(ZeroMarginCallback(name))
     return complete_training(run, trainer, stage)
