@@ -217,7 +217,7 @@ def test_an_error_in_one_record_repeats_the_batch_in_flight_alone(undisturbed, t
     """In two stages of records, in SFT, DPO and the evaluation; the half line of a record is left behind, too."""
     run, calls, draw = tmp_path / "run", tmp_path / "calls", random.Random(SEED)
     expected = calls_of(undisturbed.parent / "calls")
-    environment, repeated = os.environ | {"CALLS": str(calls), "RUN": str(run)}, Counter()
+    environment, repeated, outputs = os.environ | {"CALLS": str(calls), "RUN": str(run)}, Counter(), ""
     for stage in ("round-1/candidates", "round-1/scores", "round-1/sft", "round-2/dpo", "evaluation"):
         batches = [key for key in expected if key.startswith(f"{stage} ")]
         before = sum(expected[key] for key in batches[:-1])
@@ -228,8 +228,9 @@ def test_an_error_in_one_record_repeats_the_batch_in_flight_alone(undisturbed, t
         part = run / stage / "part-0.jsonl"
         if part.exists():
             part.write_text(part.read_text() + '{"id": "half a rec')
-        repeated[batches[-1]] = number
-    assert finish(command(run), env=environment).count("resuming after 8 finished records") == 1
+        repeated[batches[-1]], outputs = number, outputs + output
+    finish(command(run), env=environment)
+    assert outputs.count("round-1/scores: resuming after 8 finished records") == 1
     check_equal(run, undisturbed)
     again = calls_of(calls)
     for key in expected:
