@@ -198,7 +198,6 @@ def test_a_full_disk(undisturbed, small_disk):
         process = start(command(run), **leave(draw.randrange(low, high)))
         output, _ = process.communicate(timeout=300)
         assert process.returncode == 2 and "Traceback" not in output, output[-5000:]
-        print(output.splitlines()[-1])
         assert output.splitlines()[-1].startswith("error: ")
     leave(1 << 20)
     finish(command(run))
