@@ -70,7 +70,7 @@ def component_rewards(rule: ScoringSettings) -> list[str]:
     """The rewards that a setting computes: one, or those that `weighted` adds up.
 
     Raises:
-        InputError: `weighted` has no weights, or a name is no reward.
+        InputError: `weighted` has no weights, or a name is not a reward.
     """
     if rule.reward != "weighted":
         return [rule.reward]

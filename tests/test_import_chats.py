@@ -72,12 +72,12 @@ def test_a_json_file_with_a_list(tmp_path):
         ('{"messages": [{"role": "king", "content": "x"}]}', "chats.jsonl:2: `messages[0].role` must be one of user,"),
         (
             '{"messages": [{"role": "user", "content": 5}]}',
-            ":2: `messages[0].content` must be a text, got 5",
+            ":2: `messages[0].content` must be a string, got 5",
         ),
         ('{"id": "a", "messages": []}', "chats.jsonl:2: the conversation id 'a' is repeated"),
         (
             '{"id": "b\\n", "messages": [{"role": "user", "content": "x"}]}',
-            "a text without control characters",
+            "a string without control characters",
         ),
         ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "chats.jsonl:2: half a character"),
     ],

@@ -41,7 +41,7 @@ class ExportFlags(Validated):
         for name in ("merged", "pairs"):
             folder = getattr(self, name)
             if folder and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-                raise InputError(f"`--{name}`: {folder} is there already; name a new folder.")
+                raise InputError(f"`--{name}`: {folder} already exists; name a new folder.")
 
 
 def main(argv: list[str] | None = None) -> None:
