@@ -138,7 +138,7 @@ def identities_of(collections: Mapping[str, Collection]) -> str | dict[str, str]
 
 
 def source_identity(source: str, cache: Path) -> str:
-    """What tells a source from others: the SHA-256 of a file, or that of the Arrow files of a Hub data set.
+    """What identifies a source: the SHA-256 of a file, or that of the Arrow files of a Hub data set.
 
     Args:
         source: a file or the name of a Hub data set.

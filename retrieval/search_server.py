@@ -31,7 +31,7 @@ STATUS_HINTS = {
 
 
 class RetryableError(Exception):
-    """The same request may succeed later."""
+    """A temporary failure: the same request may succeed later."""
 
 
 class SearchServer:

@@ -1,4 +1,4 @@
-"""What a trained rewriter needs beside its weights: base model, prompt, limits, and what is searched.
+"""What a trained rewriter needs beside its weights: base model, prompt, limits, and how the search query is formed.
 
 Training saves it in the adapter's folder as `rewriter.json`; whatever uses the adapter reads it from there.
 """

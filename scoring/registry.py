@@ -1,6 +1,6 @@
 """The rewards by name: how each is computed, the label that it needs, and the settings that it reads.
 
-A new reward is a function in a file of its own, an entry of `REWARDS`, and its name in `core.scoring_settings.Reward`.
+A new reward is a function in a new file, an entry of `REWARDS`, and its name in `core.scoring_settings.Reward`.
 Imports no torch: `--help` and checks stay quick.
 """
 

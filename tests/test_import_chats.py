@@ -94,5 +94,5 @@ def test_what_cannot_be_read_is_named_or_left_out(tmp_path, line, expected):
 
 def test_a_log_without_questions(tmp_path):
     path = write_lines(tmp_path / "chats.jsonl", [{"messages": [{"role": "assistant", "content": "Hello"}]}])
-    assert "no question of a user in it" in call(main, "--from", path, "--output", tmp_path / "t.jsonl", ok=False)
+    assert "it has no user question" in call(main, "--from", path, "--output", tmp_path / "t.jsonl", ok=False)
     assert "none.jsonl: cannot be read (No such file" in call(main, "--from", tmp_path / "none.jsonl", ok=False)

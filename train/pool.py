@@ -35,8 +35,8 @@ def make_pools(
     Args:
         sources: the data sets.
         size: passages that BM25 adds for each query.
-        limit: the first so many turns of each split.
-        retrieval: of the run; `engine` is not looked at.
+        limit: use this many turns of each split, the first ones.
+        retrieval: of the run; `engine` is ignored.
         run_dir: the pools go into `<run_dir>/data`.
 
     Returns:

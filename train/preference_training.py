@@ -1,4 +1,4 @@
-"""STAGE dpo: learn from the pairs (TRL's DPOTrainer, on the LoRA adapter)."""
+"""STAGE dpo: learn from the pairs (TRL's DPOTrainer, on the LoRA adapter). `train/dpo.py` is the command of the whole run."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext

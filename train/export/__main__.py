@@ -5,7 +5,7 @@
     python -m train.export runs/quickstart --push_to_hub owner/name                       # the adapter
     python -m train.export runs/quickstart --merged exported/model --push_to_hub owner/name
 
-A repository that is made on the Hub is private; make it public there. Pairs contain conversations.
+A new repository on the Hub is private; make it public there. Pairs contain conversations.
 """
 
 from dataclasses import dataclass, field
