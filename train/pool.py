@@ -1,7 +1,7 @@
 """Pooled collections (`data.pool`): the gold passages of all turns, and the passages that BM25 ranks high for them.
 
-`<run>/data/pool.jsonl` is a collection like any other; `pool.json` beside it tells what it was made from. With
-`data.sets`, each set has a pool of its own, `pool-<set>.jsonl`.
+`<run>/data/pool.jsonl` is a collection like any other; `pool.json` beside it records what it was built from. With
+`data.sets`, each set has its pool, `pool-<set>.jsonl`.
 """
 
 import json

@@ -7,8 +7,8 @@ from train.report.run_data import Round, RunData
 
 FEW_PAIRS, FEW_STEPS = 50, 20
 UNLABELLED = (
-    "The held-out turns have no labels. The reward is what the rewriter was trained on; that it rises is not "
-    "accuracy. Label some hundred turns (`relevant` or `answers`) to measure that."
+    "The held-out turns have no labels. The reward is what the rewriter was trained on; a higher reward is not "
+    "higher accuracy. Label a few hundred turns (`relevant` or `answers`) to measure that."
 )
 
 
