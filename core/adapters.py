@@ -19,7 +19,7 @@ def check_adapter(model: str, adapter: str) -> None:
 
     Args:
         model: folder, Hub id or `.gguf` file of the base model.
-        adapter: folder of the adapter; one on the Hub is not looked at.
+        adapter: folder of the adapter; one on the Hub is not checked.
 
     Raises:
         InputError: it cannot be read or belongs to another model; names both and the first weight that differs.

@@ -64,7 +64,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Line number and object of each line of a JSONL file; empty lines are skipped.
 
     Raises:
-        InputError: the file is missing, or a line is no JSON object (names file and line).
+        InputError: the file is missing, or a line is not a JSON object (names file and line).
     """
     for number, place, text in read_json_texts(path):
         yield number, json_object(text, place)
@@ -74,7 +74,7 @@ def json_value(text: str, place: str) -> Any:
     """The value of a JSON text of one line.
 
     Raises:
-        InputError: the text is no JSON that can be written again; begins with `place`.
+        InputError: the text is not JSON, or has a value that cannot be written back; the message begins with `place`.
     """
     try:
         value = json.loads(text)
@@ -82,14 +82,14 @@ def json_value(text: str, place: str) -> Any:
     except json.JSONDecodeError as error:
         raise InputError(f"{place}: not valid JSON: {error.msg} at column {error.colno}.") from error
     except UnicodeEncodeError as error:
-        raise InputError(f"{place}: half a character (a lone surrogate) in a text.") from error
+        raise InputError(f"{place}: half a character (a lone surrogate) in a string.") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{place}: cannot be read as JSON: {error}.") from error
     return value
 
 
 def json_object(line: str, place: str) -> dict[str, Any]:
-    """The JSON object of one line; raises InputError where it is none, as `json_value` does."""
+    """The JSON object of one line; raises InputError where it is not an object."""
     record = json_value(line, place)
     if not isinstance(record, dict):
         raise InputError(f"{place}: expected a JSON object, got {type(record).__name__}.")

@@ -10,7 +10,7 @@ import torch
 from core.errors import InputError, first_line
 from core.progress import log
 
-MIN_SHARED = 16  # tokens; a shorter common prefix is not worth a pass of its own
+MIN_SHARED = 16  # tokens; a shorter common prefix is not worth a separate pass
 MIN_ALIKE = 0.5  # a sequence shorter than this share of the longest beside it goes into another batch
 OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
 OUT_OF_MEMORY_ON_CPU = "can't allocate memory"  # in the RuntimeError that torch raises on a CPU
@@ -97,7 +97,7 @@ def run_batched(
         sequences: token ids, each of any length.
         limits: most tokens of each sequence that may belong to a shared prefix.
         lengths: size of each sequence in tokens, the room for its output included.
-        budget: most tokens of a batch, sequences times the longest; a longer sequence is a batch of its own.
+        budget: most tokens of a batch, sequences times the longest; a longer sequence is a batch alone.
         process: takes one batch.
 
     Raises:

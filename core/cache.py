@@ -34,7 +34,7 @@ def cached_sha256(path: Path, cache: Path) -> str:
 
 
 def model_identity(name: str) -> str:
-    """What tells a model from others: a hash of the files of a folder, or a Hub id with its revision."""
+    """What identifies a model: a hash of the files of a folder, or a Hub id with its revision."""
     folder = Path(name)
     if folder.is_dir():
         return sha256(*sorted(file for file in folder.rglob("*") if file.suffix in MODEL_FILES))[:16]

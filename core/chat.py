@@ -96,8 +96,10 @@ def truncate_texts(lm: LanguageModel, texts: Sequence[str], max_tokens: int | No
 
 
 def truncate_history(lm: LanguageModel, history: Sequence[Message], max_tokens: int | None) -> list[Message]:
-    """The last messages of a conversation, at most `max_tokens` tokens of them, of the oldest one its beginning; None
-    keeps all."""
+    """The last messages of a conversation, at most `max_tokens` tokens; the oldest kept message may lose its end.
+
+    None keeps all.
+    """
     if max_tokens is None:
         return list(history)
     kept: list[Message] = []
@@ -113,11 +115,12 @@ def truncate_history(lm: LanguageModel, history: Sequence[Message], max_tokens: 
 def prompts_that_fit(
     lm: LanguageModel, chats: Sequence[tuple[int, Callable[[int], list[Message]]]], room: int
 ) -> list[tuple[list[int], int]]:
-    """Prompts with as little left out as leaves `room` tokens free.
+    """Prompts that leave `room` tokens free, with as few parts left out as possible.
 
     Args:
         lm: the model.
-        chats: for each prompt, the number of parts that may be left out, and its messages without so many of them.
+        chats: for each prompt, the number of parts that may be left out, and a function from the number of parts that
+            are left out to the messages.
         room: tokens to leave free.
 
     Returns:
@@ -141,8 +144,8 @@ def completion_ids(lm: LanguageModel, text: str) -> list[int]:
     """Token ids of a reply as the model's template places it after a prompt, end-of-turn tokens left out.
 
     White space around the reply is removed: a model does not begin with it, and many templates trim it.
-    Where the template does not put it right there (after a thought, or in a channel of its own), the text's own
-    tokens, with a warning.
+    Where the template writes something between prompt and reply (a thought, a channel), returns the tokens of the
+    text alone, with a warning.
     """
     messages = normalize_messages(lm.tokenizer, [{"role": "user", "content": "?"}])
     prompt = lm.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)

@@ -28,14 +28,14 @@ T = TypeVar("T")
 
 
 class Loader(yaml.SafeLoader):
-    """YAML in which a mapping has each key once (of two sections by one name the first would be lost), and `1e-4` is
-    a number."""
+    """YAML that refuses repeated keys (otherwise the last of two sections with one name wins silently), and reads
+    `1e-4` as a number."""
 
     def construct_mapping(self, node, deep=False):
         seen = set()
         for key, _ in node.value:
             if str(key.value) in seen:
-                message = f"the key `{key.value}` stands twice"
+                message = f"the key `{key.value}` appears twice"
                 raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
@@ -48,10 +48,10 @@ def load_yaml(text: str | bytes, place: str) -> Any:
     """The value of a YAML text; error messages begin with `place`."""
     try:
         value = yaml.load(text, Loader)
-        json.dumps(value, default=str)  # what refers to itself, or has a date as a key, is no setting
+        json.dumps(value, default=str)  # raises for a value that refers to itself, or has a date as a key
         return value
     except yaml.MarkedYAMLError as error:
-        raise InputError(f"{place}line {error.problem_mark.line + 1}: {error.problem}.") from error
+        raise InputError(f"{place}line {error.problem_mark.line + 1} is not valid YAML: {error.problem}.") from error
     except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{place}not valid YAML: {first_line(error)}.") from error
 
@@ -73,9 +73,9 @@ def read_yaml(path: str) -> dict[str, Any]:
 
 
 def parse_value(text: Any, annotation: Any, flag: str) -> Any:
-    """The value of a flag: texts, paths and choices as they are, anything else as YAML; `null` is None.
+    """The value of a flag: strings, paths and choices unchanged, anything else parsed as YAML; `null` is None.
 
-    `text` is a list of texts, or True, for a flag that takes several, or no, values.
+    `text` is a list of strings for a flag with several values, and True for a flag without a value.
     """
     kind, _, optional = split_type(annotation)
     if isinstance(text, list):
@@ -117,7 +117,7 @@ def build_parser(kind: type, description: str | None, usage: str | None = None) 
             if base is bool and section is kind:
                 options["action"] = "store_true"
             else:
-                options["metavar"] = setting.name.split(".")[-1].upper()
+                options["metavar"] = setting.name.split(".")[-1].rstrip("_").upper()
             if base is bool and section is not kind:
                 options |= {"nargs": "?", "const": "true"}
             if get_origin(base) is list and section is kind:
@@ -130,7 +130,7 @@ def build_parser(kind: type, description: str | None, usage: str | None = None) 
 
 
 def parse_known_flags(kind: type[T], description: str | None, argv: list[str] | None = None) -> tuple[T, list[str]]:
-    """The flags of a command, and the words that are none of them.
+    """The flags of a command, and the words of the command line that are not flags of it.
 
     Args:
         kind: a dataclass, one field per flag.

@@ -17,7 +17,7 @@ class DataFiles(Validated):
     Args:
         train: turns to train on.
         test: held-out turns to evaluate on.
-        qrels: gold passages of the test turns, for a published set that keeps them in a file of their own.
+        qrels: gold passages of the test turns, for a published set that keeps them in a separate file.
         train_qrels: the same for the training turns.
         corpus: the collection: a file (JSONL, TSV, parquet) or a data set of the Hub (`owner/name`).
     """
@@ -34,10 +34,10 @@ class DataSettings(DataFiles):
     """Conversations and collection.
 
     Args:
-        format: `records` reads the project's own files; `topiocqa`, `qrecc` and `mtrag` read those sets as they are
-            published (docs/data.md); `tiny_world` makes its files.
+        format: `records` reads the project's own files; `topiocqa`, `qrecc` and `mtrag` read the published
+            files (docs/data.md); `tiny_world` generates its files.
         sets: several data sets, in place of the five files above: name -> its `train`, `test`, `qrels`, `train_qrels`
-            and `corpus`. Each turn is searched in the collection of its own set.
+            and `corpus`. Each turn is searched in the collection of its set.
         holdout: where a set has no `test` file, keep this share of the conversations of its `train` file out of
             training, to evaluate on: the last ones. The number is rounded up; less than a hundredth of a conversation
             counts for nothing, so that 0.3333 is a third.

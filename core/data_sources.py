@@ -11,7 +11,7 @@ from core.errors import InputError
 
 FILE_SUFFIXES = (".jsonl", ".json", ".jsonlines", ".json-lines", ".ndjson", ".tsv", ".csv", ".txt", ".parquet", ".gz")
 SPLITS = ("train", "development", "test")
-PUBLISHED = ("topiocqa", "qrecc", "mtrag")  # formats with qrels in a file of their own
+PUBLISHED = ("topiocqa", "qrecc", "mtrag")  # formats with qrels in a separate file
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class DataSource:
         return f"data.sets.{self.name}.{field}" if self.name else f"data.{field}"
 
     def field_of(self, split: str) -> str:
-        """The field whose file holds a split: `test` for test turns in a file of their own, else `train`."""
+        """The field whose file holds a split: `test` for test turns in a separate file, else `train`."""
         return "test" if split == "test" and not self.holdout else "train"
 
     def has(self, split: str) -> bool:

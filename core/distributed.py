@@ -34,7 +34,7 @@ def connected() -> "PartialState":
 
 
 def wait_for_all() -> None:
-    """Return when every process has come here.
+    """Wait until every process has reached this call.
 
     Raises:
         InputError: another process has stopped.

@@ -1,4 +1,4 @@
-"""The one error that users meet: something they gave us cannot be used, with the place and the way out."""
+"""`InputError`: the error for bad input. Its message names the place and says how to fix it."""
 
 import difflib
 import re
@@ -11,8 +11,8 @@ class InputError(ValueError):
 
 
 def first_line(error: BaseException) -> str:
-    """What a library said, in one line, and in two where the first only leads up to it; its class where it said
-    nothing."""
+    """The first line of an error's message, with the second where the first ends in a colon; the name of the error's
+    class where the message is empty."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     if not lines:
         return type(error).__name__

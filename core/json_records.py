@@ -12,8 +12,8 @@ from core.schema import adapter_of, name_of
 
 T = TypeVar("T")
 EXPECTED = {
-    "string_type": "a text",
-    "string_pattern_mismatch": "a text that is not empty",
+    "string_type": "a string",
+    "string_pattern_mismatch": "a string that is not empty",
     "int_type": "a whole number",
     "int_parsing": "a whole number",
     "float_type": "a number",

@@ -143,7 +143,9 @@ def load_language_model(
     except RuntimeError:
         usable = False
     if not usable:
-        raise InputError(f"there is no device `{device}` for a model; take cpu, cuda or such as cuda:1.")
+        raise InputError(
+            f"the device `{device}` does not exist or cannot hold a model; use cpu, cuda or a number such as cuda:1."
+        )
     if device_map and process()[1] > 1:
         raise InputError(
             "`device_map: auto` spreads a model over all GPUs for one process; leave it out, or start one."

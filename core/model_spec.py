@@ -52,7 +52,7 @@ class ServedModel:
 
     @property
     def fingerprint(self) -> dict[str, str]:
-        """What a stage records of it; the server does not tell more."""
+        """What a stage records of it; a server gives no hash of its weights."""
         return {"url": self.url, "served_model": self.name}
 
 
@@ -83,7 +83,7 @@ def fingerprint_of(name: str) -> str:
 
 
 def load_with_adapters(spec: ModelSpec, adapters: Mapping[str, str]) -> LanguageModel:
-    """Load one base model (the adapter of `spec` is not looked at) with adapters, name -> folder or Hub id.
+    """Load one base model (the adapter of `spec` is ignored) with adapters, name -> folder or Hub id.
 
     `LanguageModel.using` switches between them.
 

@@ -17,7 +17,7 @@ from core.schema import Text
 
 def check_printable(text: str) -> str:
     if not text.isprintable():
-        raise ValueError("a text without control characters")
+        raise ValueError("a string without control characters")
     return text
 
 
@@ -77,7 +77,7 @@ class Turn:
 
     @property
     def logged_reply(self) -> str:
-        """The assistant's reply in the log, else the first reference answer, else an empty text."""
+        """The assistant's reply in the log, else the first reference answer, else an empty string."""
         return self.reply or next(iter(self.answers), "")
 
 

@@ -1,4 +1,4 @@
-"""Dataclasses of settings and flags: types with their ranges, descriptions for people, and validation by pydantic."""
+"""Dataclasses of settings and flags: types with ranges, readable descriptions, and validation by pydantic."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ Seed = Annotated[int, Ge(0), Le(2**32 - 1)]
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 Dtype = Literal["float32", "bfloat16", "float16"]
 
-NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
+NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", Path: "a path"}
 CONSTRAINTS = {
     Ge: ">= {0.ge}", Gt: "> {0.gt}", Le: "<= {0.le}", Lt: "< {0.lt}", StringConstraints: "that is not empty",
 }  # fmt: skip
@@ -36,9 +36,9 @@ class Validated:
 
 
 class Setting(NamedTuple):
-    """A field of such a dataclass: its name with those of the fields that it is in, and the dataclass that has it.
+    """A field of such a dataclass: its full name, such as `rewriter.model`, and the dataclass that declares it.
 
-    `default` is a text; it is empty where there is no default, or an empty one.
+    `default` is a string, empty where there is no default or the default is empty.
     """
 
     name: str
@@ -132,7 +132,7 @@ def validate(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
     Args:
         kind: the dataclass.
         values: name -> value.
-        prefix: what stands before a name on the command line, for messages.
+        prefix: text before a name in messages, such as `--`.
 
     Raises:
         InputError: a name is unknown, or a value is missing or not allowed.

@@ -38,11 +38,11 @@ class RunSettings(Validated):
         dir: run folder; every stage has a folder in it.
         seed: seed of sampling, shuffling and training.
         limit: use the first N turns of each file and each data set (for a quick look).
-        until: stop after this stage, such as `round-1/pairs`; `pairs` is that of the first round.
-        redo_from: make this stage and all later ones again; the old ones are kept until the run has ended.
-        only: make this stage alone; the earlier ones must be complete.
+        until: stop after this stage, such as `round-1/pairs`; without a round, the first one.
+        redo_from: run this stage and all later ones again; the old ones are kept until the run has ended.
+        only: run only this stage; the earlier ones must be complete.
         max_failed_fraction: stop when more than this share of a stage's records failed.
-        plan: print what the command would make, and what that would cost, and make nothing (docs/scale.md).
+        plan: print the stages that the command would run and their cost, then stop (docs/scale.md).
         tflops: TFLOP/s that `plan` counts with, of all processes together.
         threads: CPU threads of each process; by default the processes of a machine share its cores out.
     """
@@ -124,7 +124,7 @@ class RewriterSettings(ModelSettings):
             training and later rounds do without them.
         include: queries that join the samples as candidates: the last `question`, and the `history` (all user turns,
             joined).
-        query: what is searched: the `rewrite`, or the question and the rewrite (`joined`).
+        query: the search query: the `rewrite`, or the question and the rewrite (`joined`).
         question_weight: for `joined`: how often the question is repeated.
     """
 
@@ -241,7 +241,7 @@ class ReportSettings(Validated):
 
 @dataclass(kw_only=True)
 class Settings(Validated):
-    """A whole run; `lora`, `sft` and `dpo` are handed to PEFT and TRL.
+    """A whole run; `lora`, `sft` and `dpo` are passed to PEFT and TRL.
 
     Args:
         lora: any key of PEFT's LoraConfig.

@@ -30,8 +30,8 @@ def run_stage(
         batch_size: items that are processed, and saved, together.
         load_worker: loads models and the like, and returns the function from a batch to one record per item; records
             of an iterator are written as they come. Called only when there is work.
-        summarize: counts over all records, for the manifest and the summary line; `failed`, `total` and `reasons` are
-            looked at.
+        summarize: counts over all records, for the manifest and the summary line; it reads
+            `failed`, `total` and `reasons`.
         max_failed_fraction: share of failed records above which the run stops.
 
     Raises:

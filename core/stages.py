@@ -22,7 +22,7 @@ RECORDS = "records.jsonl"
 
 
 def changes(name: str, before: Any, now: Any) -> list[str]:
-    """The differences between two JSON values: a text for each entry of nested objects, none where they are equal."""
+    """The differences between two JSON values: one line for each entry of nested objects that differs."""
     if isinstance(before, dict) and isinstance(now, dict):
         keys = sorted({*before, *now})
         return [text for key in keys for text in changes(f"{name}.{key}", before.get(key), now.get(key))]
@@ -97,7 +97,7 @@ class Stage:
         return self.manifest["counts"]["total"]
 
     def __iter__(self) -> Iterator[Any]:
-        """Every record, checked against its type. Damaged lines and repeated ids are named, with the way out."""
+        """Every record, checked against its type. An InputError names a damaged line or a repeated id."""
         for place, record, _ in self._lines():
             yield parse_record(self.record_type, record, place)
 
@@ -111,13 +111,13 @@ class Stage:
                     if not line.endswith(b"\n"):
                         break  # another process may be writing it
                     place = f"{path}:{number}"
-                    way_out = f"Cut the file before that line (`head -n {number - 1}`), or delete {self.folder}."
+                    remedy = f"Cut the file before that line (`head -n {number - 1}`), or delete {self.folder}."
                     try:
                         record = json_object(line.decode(errors="replace"), place)
                     except InputError as error:
-                        raise InputError(f"{error} {way_out}") from error
+                        raise InputError(f"{error} {remedy}") from error
                     if not isinstance(record.get("id"), str) or record["id"] in seen:
-                        raise InputError(f"{place}: the id is missing or repeated. {way_out}")
+                        raise InputError(f"{place}: the id is missing or repeated. {remedy}")
                     seen.add(record["id"])
                     yield place, record, (path, offset)
                     offset += len(line)
@@ -130,7 +130,7 @@ class Stage:
         return {record["id"] for _, record, _ in self._lines()}
 
     def append(self, records: Iterable[Any]) -> None:
-        """Add records to the part of this process, and hand them to the operating system at once."""
+        """Add records to the part of this process, and flush them to the operating system."""
         part = self.folder / f"part-{process()[0]}.jsonl"
         truncate_partial_line(part)
         with part.open("a", encoding="utf-8") as handle:

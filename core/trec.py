@@ -90,7 +90,7 @@ def read_run(path: Path) -> Run:
         if not math.isfinite(score):
             raise InputError(f"{place}: the score must be a finite number, got `{text}`.")
         if doc in run.setdefault(query, {}):
-            raise InputError(f"{place}: document `{doc}` stands twice for query `{query}`.")
+            raise InputError(f"{place}: document `{doc}` appears twice for query `{query}`.")
         run[query][doc] = score
     return run
 

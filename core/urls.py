@@ -6,7 +6,7 @@ from core.errors import InputError
 
 
 def check_url(setting: str, url: str, credentials: str, ends_with: str = "") -> None:
-    """Refuse what is not an HTTP address, and credentials in one.
+    """Refuse a value that is not an HTTP address, or that has credentials in it.
 
     Args:
         setting: the setting that holds the address, for the message.
@@ -20,7 +20,7 @@ def check_url(setting: str, url: str, credentials: str, ends_with: str = "") -> 
     try:
         address = urlsplit(url)
         secret = address.username or address.password or address.query
-        _ = secret or address.port  # raises where the port is no number
+        _ = secret or address.port  # raises where the port is not a number
     except ValueError as error:
         raise InputError(f"`{setting}` is not a URL, got {url!r} ({error}).") from error
     if secret:

@@ -73,8 +73,7 @@ class Collection:
             fields = self._database.execute("SELECT id, text, title FROM passages WHERE id = ?", [doc]).fetchone()
             if fields is None:
                 raise InputError(
-                    f"the document `{doc}` is not in the collection; what is ranked must have the ids of "
-                    f"`data.corpus`."
+                    f"the document `{doc}` is not in the collection; ranked documents must have ids of `data.corpus`."
                 )
             contents.append(Passage(*fields).content)
         return contents
@@ -139,7 +138,7 @@ def identities_of(collections: Mapping[str, Collection]) -> str | dict[str, str]
 
 
 def source_identity(source: str, cache: Path) -> str:
-    """What tells a source from others: the SHA-256 of a file, or that of the Arrow files of a Hub data set.
+    """What identifies a source: the SHA-256 of a file, or that of the Arrow files of a Hub data set.
 
     Args:
         source: a file or the name of a Hub data set.
@@ -185,7 +184,7 @@ def fill(database: sqlite3.Connection, source: str, skip_bad: bool) -> None:
     for number, passage in read_corpus(source, skip):
         values = count, passage.id, passage.text, passage.title
         if not database.execute("INSERT OR IGNORE INTO passages VALUES (?, ?, ?, ?)", values).rowcount:
-            skip(InputError(f"{source}:{number}: the id `{passage.id}` stands twice; ids must be unique."))
+            skip(InputError(f"{source}:{number}: the id `{passage.id}` appears twice; ids must be unique."))
             continue
         count += 1
         if count % LOG_EVERY == 0:

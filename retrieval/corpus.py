@@ -34,7 +34,7 @@ Records = Iterator[tuple[int, dict[str, Any]]]  # number of the line or row, fro
 
 
 class EmptyPassage(InputError):
-    """A passage without text, the commonest fault of collections."""
+    """A passage without text, the most common fault of collections."""
 
 
 def refuse(error: InputError) -> NoReturn:
@@ -166,6 +166,6 @@ def hub_dataset(source: str):
         dataset = load_dataset(name, split=split or "train", keep_in_memory=False)
     except Exception as error:  # the network, the Hub and dataset builders raise all kinds
         raise InputError(
-            f"`{source}` is no file, and no data set of the Hub could be read by that name ({first_line(error)})."
+            f"`{source}` is neither a file nor a readable data set of the Hub ({first_line(error)})."
         ) from error
     return dataset.select_columns([name for name in FIELDS if name in dataset.column_names])

@@ -126,7 +126,7 @@ def load_model(name: str, pooling: str, dtype: str) -> SentenceTransformer:
 
 
 def plain_modules(name: str, pooling: str, options: dict[str, Any]) -> list[nn.Module]:
-    """A Transformers encoder and its pooling; ANCE checkpoints have a head of their own.
+    """A Transformers encoder and its pooling; ANCE checkpoints have a special head.
 
     Raises:
         ValueError: the files lack weights of the encoder.

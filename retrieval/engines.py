@@ -1,4 +1,8 @@
-"""Retrieval engines by name, and what a stage records of them."""
+"""Retrieval engines by name, and what a stage records of them.
+
+A new engine is a `Retriever` in a new file, a branch of `build_engine`, an entry of `RANKING_SETTINGS`, and its name
+in `core.retrieval_settings.SingleEngine`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -67,7 +71,7 @@ def build_engine(settings: RetrievalSettings, collection: Collection) -> Retriev
 
 
 class PerDatasetRetriever:
-    """One engine per data set; each query is searched in the collection of its own data set.
+    """One engine per data set; each query is searched in the collection of its data set.
 
     Args:
         settings: options of the engines.

@@ -33,7 +33,7 @@ def parse_measure(name: str, grades: Iterable[int] = ()) -> ir_measures.Measure:
             raise ValueError("the cutoff must be at least 1")
     except (NameError, ValueError, SyntaxError, TypeError, AssertionError) as error:
         raise InputError(
-            f"`{name}` is no measure that ir_measures knows, or lacks a cutoff; examples: {', '.join(DEFAULT)}, P@5."
+            f"`{name}` is not a measure of ir_measures, or lacks a cutoff; examples: {', '.join(DEFAULT)}, P@5."
         ) from error
     if measure.NAME == "nDCG" and measure["dcg"] == "exp-log2":  # as gains: trec_eval computes it, without rounding
         measure = ir_measures.nDCG(gains={grade: 2**grade - 1 for grade in grades if grade > 0})

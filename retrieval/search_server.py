@@ -31,7 +31,7 @@ STATUS_HINTS = {
 
 
 class RetryableError(Exception):
-    """The same request may succeed later."""
+    """A temporary failure: the same request may succeed later."""
 
 
 class SearchServer:
@@ -123,7 +123,7 @@ class SearchServer:
         return [Hit(str(hit["_id"]), float(hit["_score"])) for hit in response["hits"]["hits"]]
 
     def _check_status(self, status: int, message: str) -> None:
-        """Raise for a status that is no success.
+        """Raise for a status other than success.
 
         Raises:
             RetryableError: the same request may succeed later.

@@ -81,9 +81,9 @@ def rewriter_options(flags: RewriterFlags) -> RewriterSettings:
     values = {option: getattr(flags, option) for option in OPTIONS}
     options = replace(options, **{option: value for option, value in values.items() if value is not None})
     if not options.model and name:
-        raise InputError(f"there is no rewriter.json in {name}; name its base model with `--model`.")
+        raise InputError(f"there is no rewriter.json in {name}; name the base model with `--model`.")
     if not options.model:
-        raise InputError("no rewriter is named; give a run folder or an adapter, or a base model with `--model`.")
+        raise InputError("no rewriter given; name a run folder or an adapter, or a base model with `--model`.")
     return options
 
 

@@ -1,4 +1,4 @@
-"""What a trained rewriter needs beside its weights: base model, prompt, limits, and what is searched.
+"""What a trained rewriter needs beside its weights: base model, prompt, limits, and how the search query is formed.
 
 Training saves it in the adapter's folder as `rewriter.json`; whatever uses the adapter reads it from there.
 """
@@ -48,7 +48,9 @@ def load_adapter_settings(name: str | Path) -> RewriterSettings | None:
         try:
             folder = Path(snapshot_download(str(name), allow_patterns=[FILE, "adapter_config.json"]))
         except (OSError, HfHubHTTPError, HFValidationError, json.JSONDecodeError) as error:
-            raise InputError(f"{name} is no folder, and cannot be read from the Hub ({first_line(error)}).") from error
+            raise InputError(
+                f"{name} is not a folder, and cannot be read from the Hub ({first_line(error)})."
+            ) from error
     if not (folder / FILE).is_file():
         return None
     values = read_json(folder / FILE, *FIELDS)

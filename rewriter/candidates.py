@@ -37,7 +37,7 @@ def make_candidates(
         name: of the stage.
         turns: the training turns.
         model: the rewriter to sample from.
-        options: how it is prompted and sampled; `model` and `adapter` are not looked at.
+        options: how it is prompted and sampled; `model` and `adapter` are ignored.
     """
     served = isinstance(model, ServedModel)
     settings = asdict(options) | {"seed": run.seed}

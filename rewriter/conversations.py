@@ -40,7 +40,7 @@ def load_turns(sources: Sequence[DataSource], split: str, limit: int | None = No
     Args:
         sources: the data sets of the run.
         split: `train`, `development` or `test`.
-        limit: the first so many of each data set.
+        limit: use this many turns of each data set, the first ones.
 
     Raises:
         InputError: a file is missing, something in it is not usable, two data sets share the id of a turn, or no

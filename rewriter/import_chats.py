@@ -1,11 +1,11 @@
-"""Turn logs of chats into turns for training: one for each question of a user, with the assistant's reply.
+"""Convert chat logs into turns for training: one for each user question, with the assistant's reply.
 
     python -m rewriter.import_chats --from chats.jsonl --output turns.jsonl
 
 Reads JSONL, one conversation a line, or a JSON file with a list of conversations. A conversation is a list of
 messages, or an object that has it as `messages` (OpenAI), `conversations` (ShareGPT) or `conversation`. A message has
-`role` or `from` (user, human; assistant, gpt, bot, model, chatgpt) and `content`, `value` or `text`. Messages of
-systems, tools and developers are left out. `id` or `conversation_id` names a conversation; without one, its line does.
+`role` or `from` (user, human; assistant, gpt, bot, model, chatgpt) and `content`, `value` or `text`. System,
+tool and developer messages are left out. `id` or `conversation_id` names a conversation; without one, its line does.
 """
 
 from collections.abc import Iterator
@@ -112,9 +112,7 @@ def main(argv: list[str] | None = None) -> None:
             skipped += 1
             log.warning("left out: %s", error)
     if not turns:
-        raise InputError(
-            f"{flags.from_}: no question of a user in it; see `--help` for what a conversation looks like."
-        )
+        raise InputError(f"{flags.from_}: it has no user question; see `--help` for what a conversation looks like.")
     write_records(flags.output, turns)
     log.info(
         "%d turns of %d conversations (%d without a reply, %d conversations left out) -> %s",

@@ -56,7 +56,7 @@ class RewritePrompt:
 
 
 def first_words(text: str, count: int | None) -> str:
-    """The first words of a text, with one space between them; the text as it is where it has no more."""
+    """The first words of a text, with one space between them; a text with no more words is unchanged."""
     words = text.split()
     return text if count is None or len(words) <= count else " ".join(words[:count])
 
@@ -67,7 +67,7 @@ def user_turns(history: Sequence[Message], question: str) -> str:
 
 
 def search_query(question: str, rewrite: str, settings: RewriterSettings) -> str:
-    """What is searched for a rewrite: the rewrite, or the question, repeated, and the rewrite.
+    """The search query of a rewrite: the rewrite, or the repeated question followed by the rewrite.
 
     Repeating the question keeps its terms above those of the rewrite in a bag-of-words ranking, as query2doc does
     (arXiv 2303.07678).

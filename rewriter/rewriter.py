@@ -57,7 +57,7 @@ class Rewriter:
 
     Args:
         backend: writes the rewrites: a model in this process, or one on a server.
-        options: prompt, limits and what is searched.
+        options: prompt, limits and `query`.
     """
 
     def __init__(self, backend: "LocalBackend | ServerBackend", options: RewriterSettings):

@@ -149,6 +149,6 @@ def greedy_rewrites(
     if silent := [turn.id for text, turn in zip(texts, turns, strict=True) if not text]:
         log.warning(
             "no rewrite for %d of %d turns (first: `%s`): too long for the model, or its output is empty; the "
-            "question is used as it is", len(silent), len(turns), silent[0],
+            "unchanged question is used", len(silent), len(turns), silent[0],
         )  # fmt: skip
     return [text or turn.question for text, turn in zip(texts, turns, strict=True)]

@@ -115,7 +115,9 @@ class ServerBackend:
                 continue
             self.form = max(self.form, form)
             if not isinstance(reply, ChatCompletion) or not reply.choices:
-                raise InputError(f"{self.options.url}: a reply is no chat completion; it begins {str(reply)[:80]!r}.")
+                raise InputError(
+                    f"{self.options.url}: a reply is not a chat completion; it begins {str(reply)[:80]!r}."
+                )
             return reply.choices
 
 

@@ -50,7 +50,7 @@ class RewriteRequest(BaseModel, extra="forbid"):
 
 
 class ChatRequest(BaseModel):
-    """A request of the OpenAI protocol; other fields than these are not looked at."""
+    """A request of the OpenAI protocol; other fields are ignored."""
 
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
     n: int = Field(default=1, ge=1, le=MAX_SAMPLES)

@@ -1,1 +1,1 @@
-"""How useful a retrieved document list is to the generator, and the preference pairs that follow."""
+"""Rewards: how useful a list of retrieved documents is to the generator."""

@@ -1,4 +1,4 @@
-"""Comparing answers as SQuAD does, and telling an abstention."""
+"""Comparing answers as SQuAD does, and recognising abstentions."""
 
 import re
 import string
@@ -34,7 +34,7 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
 
 
 def contains(answer: str, references: Sequence[str]) -> float:
-    """1.0 when a reference stands inside the answer, word for word, after normalisation."""
+    """1.0 when the answer contains a reference, word for word, after normalisation."""
     inside = f" {normalise(answer)} "
     return float(any(f" {normalise(reference)} " in inside for reference in references if normalise(reference)))
 

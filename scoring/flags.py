@@ -19,7 +19,7 @@ class UtilityFlags(RewardSettings, ModelSettings):
         adapter: PEFT adapter of the generator.
         batch_tokens: tokens per batch.
         max_new_tokens: longest answer.
-        device: cpu, cuda, cuda:1 ...; the best there is when not given.
+        device: cpu, cuda, cuda:1 ...; by default cuda if available, else cpu.
         seed: seed of the answers that Delta-SePer samples.
         input: items, JSON lines or a JSON list.
         output: file to write; `.json` makes a list, any other name JSON lines.
@@ -44,9 +44,9 @@ class ValidityFlags(Validated):
         input: items with `is_relevant`, instead of turns and a collection.
         model: the generator, with `--input`: folder, Hub id or `.gguf` file.
         entailment: entailment model of Delta-SePer, or `exact`.
-        rewards: rewards to check; without it all but those of Delta-SePer, and key_entropy@logged where every question
+        rewards: rewards to check; by default all but those of Delta-SePer, and key_entropy@logged where every question
             has a reply.
-        run: with `--config`: how the rewards of this run order its candidates.
+        run: with `--config`: print how the rewards of this run order its candidates.
         output: folder for validity.json, .md and .svg.
         limit: use the first N turns of each data set, or N items.
         seed: seed of the lists.

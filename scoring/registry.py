@@ -1,6 +1,6 @@
 """The rewards by name: how each is computed, the label that it needs, and the settings that it reads.
 
-A new reward is a function in a file of its own, an entry of `REWARDS`, and its name in `core.scoring_settings.Reward`.
+A new reward is a function in a new file, an entry of `REWARDS`, and its name in `core.scoring_settings.Reward`.
 Imports no torch: `--help` and checks stay quick.
 """
 
@@ -70,7 +70,7 @@ def component_rewards(rule: ScoringSettings) -> list[str]:
     """The rewards that a setting computes: one, or those that `weighted` adds up.
 
     Raises:
-        InputError: `weighted` has no weights, or a name is no reward.
+        InputError: `weighted` has no weights, or a name is not a reward.
     """
     if rule.reward != "weighted":
         return [rule.reward]

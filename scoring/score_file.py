@@ -61,7 +61,7 @@ def score_locked(flags: UtilityFlags, items: list[dict[str, Any]]) -> list[dict[
     if scored:
         log.info("utility: resuming after %d finished items", len(scored))
     if flags.output.exists():
-        log.warning("%s is there already and will be replaced", flags.output)
+        log.warning("%s already exists and will be replaced", flags.output)
     lm = load_generator(flags, items) if len(scored) < len(items) else None
     with Progress("utility", len(items), "items") as progress:
         progress.already(len(scored))

@@ -87,7 +87,7 @@ def needs_generator(item: Item, reward: str, model: str) -> bool:
 
 
 def with_score(item: dict[str, Any], reward: str, name: str, score: Score) -> dict[str, Any]:
-    """An item with the value of a reward, or the reason why there is none, and what the reward was made of.
+    """An item with the value of a reward, or the reason why there is none, and the numbers behind the value.
 
     The reason of an earlier run is replaced or removed.
     """
@@ -110,7 +110,7 @@ def with_score(item: dict[str, Any], reward: str, name: str, score: Score) -> di
 
 
 def with_model_info(record: dict[str, Any], name: str, info: dict[str, Any]) -> dict[str, Any]:
-    """An item or a passage with what a model has found out about it."""
+    """An item or a passage with results of a model added to its `models_info`."""
     return record | {"models_info": record.get("models_info", {}) | {name: info}}
 
 

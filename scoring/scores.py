@@ -40,7 +40,7 @@ def make_scores(
         turns: the training turns, whose conversations the generator reads.
         collections: data set -> its collection.
         scoring: the reward.
-        generator: limits of the generator; `model` and `adapter` are not looked at.
+        generator: limits of the generator; `model` and `adapter` are ignored.
         model: the generator.
 
     Raises:

@@ -23,7 +23,7 @@ from scoring.flags import ValidityFlags
 def main(argv: list[str] | None = None) -> None:
     flags, words = parse_known_flags(ValidityFlags, __doc__, argv)
     if flags.input and words:
-        raise InputError(f"`{words[0]}` is not known beside `--input`; settings go with `--config`.")
+        raise InputError(f"`{words[0]}` cannot be used with `--input`; settings go with `--config`.")
     set_up_logging()
     if flags.run:
         from scoring.pair_order import show_pair_order

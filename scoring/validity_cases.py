@@ -76,7 +76,7 @@ def build_cases(
         }
         cases.append(ValidityCase(turn.id, inputs))
     if not cases:
-        raise InputError("the collection has no document beside the relevant ones of a turn.")
+        raise InputError("the collection has no document other than the relevant ones of a turn.")
     return cases
 
 

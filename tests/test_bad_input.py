@@ -59,14 +59,14 @@ def refused(folder, capsys, turns=(TURN,), documents=DOCUMENTS, flags=()):
     [
         ([TURN, "{oops"], "turns.jsonl:2: not valid JSON: Expecting property name"),
         (["[1]"], "turns.jsonl:1: expected a JSON object, got list."),
-        ([TURN | {"question": 3}], "turns.jsonl:1: `question` must be a text, got 3."),
+        ([TURN | {"question": 3}], "turns.jsonl:1: `question` must be a string, got 3."),
         ([TURN | {"history": "x"}], "turns.jsonl:1: `history` must be a list, got 'x'."),
         ([TURN | {"history": [{"role": "bot", "content": "x"}]}], "`history[0].role` must be 'user' or 'assistant'"),
         ([TURN | {"relevant": {"d1": "1"}}], "turns.jsonl:1: `relevant.d1` must be a whole number, got '1'."),
         ([{"id": "c_1", "question": "x"}], "the field `history` is missing (there are: `id`, `question`)"),
-        ([TURN | {"question": " \n"}], "turns.jsonl:1: `question` must be a text that is not empty, got ' \\n'."),
-        ([TURN | {"id": "c\x1b[31m"}], "`id` must be a text without control characters, got 'c\\x1b[31m'"),
-        ([TURN | {"question": "\ud800?"}], "turns.jsonl:1: half a character (a lone surrogate) in a text."),
+        ([TURN | {"question": " \n"}], "turns.jsonl:1: `question` must be a string that is not empty, got ' \\n'."),
+        ([TURN | {"id": "c\x1b[31m"}], "`id` must be a string without control characters, got 'c\\x1b[31m'"),
+        ([TURN | {"question": "\ud800?"}], "turns.jsonl:1: half a character (a lone surrogate) in a string."),
         (["\x00" * 8], "turns.jsonl:1: not valid JSON: Expecting value at column 1."),
         (['{"id": "c_1", "history": [], "question": "\x00"}'], "not valid JSON: Invalid control character"),
         ([TURN, TURN], "turns.jsonl:2: the id `c_1` is repeated; ids of turns must be unique."),
@@ -83,8 +83,8 @@ def test_bad_turns_are_named(tmp_path, capsys, turns, expected):
         (["nothing"], "the collection is empty; passages with `id` and `text` are expected. None of its 1 "
                       "records can be used; the first: "),
         ([*DOCUMENTS, {"id": "d3"}], "corpus.jsonl:3: the field `text` is missing (there are: `id`). There are 1 bad"),
-        ([*DOCUMENTS, {"id": 3, "text": "x"}], "corpus.jsonl:3: `id` must be a text, got 3."),
-        ([*DOCUMENTS, DOCUMENTS[0]], "corpus.jsonl:3: the id `d1` stands twice; ids must be unique. There are 1 bad"),
+        ([*DOCUMENTS, {"id": 3, "text": "x"}], "corpus.jsonl:3: `id` must be a string, got 3."),
+        ([*DOCUMENTS, DOCUMENTS[0]], "corpus.jsonl:3: the id `d1` appears twice; ids must be unique. There are 1 bad"),
         ([*DOCUMENTS, {"id": "d3", "text": "\ud800"}], "corpus.jsonl:3: half a character (a lone surrogate)"),
         ([*DOCUMENTS, "\x00\x00"], "corpus.jsonl:3: not valid JSON: Expecting value at column 1."),
         ([], "corpus.jsonl: the collection is empty; passages with `id` and `text` are expected."),
@@ -98,7 +98,7 @@ def test_empty_passages_are_counted(tmp_path, capsys):
     empty = [{"id": f"e{number}", "text": text} for number, text in enumerate(["", " ", "\n"])]
     documents = [DOCUMENTS[0], *empty, "{", DOCUMENTS[1]]
     line = refused(tmp_path, capsys, documents=documents)
-    assert "corpus.jsonl:2: `text` must be a text that is not empty, got ''. There are 4 bad records" in line
+    assert "corpus.jsonl:2: `text` must be a string that is not empty, got ''. There are 4 bad records" in line
     assert "3 of them passages without text. `--data.on_bad skip` leaves such records out." in line
     output = call(main, *command(tmp_path, documents=documents, flags=["--data.on_bad", "skip"]))
     assert "round-1/scores: 1 turns" in output

@@ -76,9 +76,9 @@ def test_a_mistake_in_a_flag_is_named(words, expected):
 
 
 def test_commands_need_a_model():
-    with pytest.raises(InputError, match="^no rewriter is named; give a run folder or an adapter, or a base model"):
+    with pytest.raises(InputError, match="^no rewriter given; name a run folder or an adapter, or a base model"):
         rewrite([])
-    with pytest.raises(InputError, match="^`--model` is not set; it must be a text.$"):
+    with pytest.raises(InputError, match="^`--model` is not set; it must be a string.$"):
         utility(["--input", "x", "--output", "y"])
 
 

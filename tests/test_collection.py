@@ -94,17 +94,17 @@ def test_ids_rows_and_contents(tmp_path):
     ("name", "text", "expected"),
     [
         ("c.jsonl", '{"id": "d"}', r"c.jsonl:1: the field `text` is missing"),
-        ("c.jsonl", '{"id": "d", "text": "x"}\n{"id": 7, "text": "x"}', r":2: `id` must be a text, got 7"),
-        ("c.jsonl", '{"id": "d", "text": "  "}', r":1: `text` must be a text that is not empty, got '  '"),
-        ("c.jsonl", '{"id": "d", "text": "x", "title": 3}', r":1: `title` must be a text, got 3"),
+        ("c.jsonl", '{"id": "d", "text": "x"}\n{"id": 7, "text": "x"}', r":2: `id` must be a string, got 7"),
+        ("c.jsonl", '{"id": "d", "text": "  "}', r":1: `text` must be a string that is not empty, got '  '"),
+        ("c.jsonl", '{"id": "d", "text": "x", "title": 3}', r":1: `title` must be a string, got 3"),
         ("c.jsonl", '\n{"id": "d", "text": "x"\n', r":2: not valid JSON"),
         ("c.jsonl", b'{"id": "d", "text": "x"}\n{"id": "e", "text": "\xff"}\n', r":2: not UTF-8 text \(byte 21"),
         ("c.jsonl", '{"id": "d", "text": "x"}\n{"id": "e", "text": "y"}\n{"id": "d", "text": "z"}\n',
-         r"c.jsonl:3: the id `d` stands twice"),
+         r"c.jsonl:3: the id `d` appears twice"),
         ("c.jsonl", "", "c.jsonl: the collection is empty"),
         ("c.tsv", "id\tcontents\n1\tx\n", r"c.tsv:1: the first line must name the columns `id`, `text`"),
         ("c.tsv", "id\ttext\ttitle\n1\tx\ty\n2\tx\n", r"c.tsv:3: 2 columns where the header has 3"),
-        ("c.tsv", "id\ttext\n1\t\n", r"c.tsv:2: `text` must be a text that is not empty, got ''"),
+        ("c.tsv", "id\ttext\n1\t\n", r"c.tsv:2: `text` must be a string that is not empty, got ''"),
         ("c.tsv", b"id\ttext\n1\tx\n2\t\xff\n", r"c.tsv:3: the field `text` is not UTF-8"),
         ("c.xml", "<a/>", r"c.xml: a collection is a .jsonl, .tsv"),
         ("c.tsv", "id\ttext\n1\tx\n2\ta\rb\n", r"c.tsv:3: not valid TSV \(new-line character"),
@@ -139,7 +139,7 @@ def test_bad_records_are_left_out_and_counted(tmp_path, caplog):
     found = open_text(tmp_path, bad, on_bad="skip")
     assert list(found.passages()) == [*PASSAGES, Passage("d5", "The last.")]
     assert found.contents(["d5"]) == ["The last."]
-    assert "4 passages, 3 records left out" in caplog.text and "c.jsonl:6: the id `7` stands twice" in caplog.text
+    assert "4 passages, 3 records left out" in caplog.text and "c.jsonl:6: the id `7` appears twice" in caplog.text
     with pytest.raises(
         InputError, match=r"c.jsonl:4: the field `text` is missing.*3 bad records.*`--data.on_bad skip`"
     ):

@@ -36,9 +36,9 @@ def test_limit_takes_the_first(tmp_path):
     [
         ([{"id": "a", "history": []}], r":1: the field `question` is missing \(there are: `id`, `history`\)"),
         ([{"id": "a", "question": None, "history": []}], ":1: the field `question` is missing"),
-        ([TURN | {"question": " "}], ":1: `question` must be a text that is not empty"),
-        ([TURN | {"id": "a\nb"}], ":1: `id` must be a text without control characters"),
-        ([TURN | {"id": 7}], ":1: `id` must be a text, got 7"),
+        ([TURN | {"question": " "}], ":1: `question` must be a string that is not empty"),
+        ([TURN | {"id": "a\nb"}], ":1: `id` must be a string without control characters"),
+        ([TURN | {"id": 7}], ":1: `id` must be a string, got 7"),
         ([TURN | {"history": "no"}], ":1: `history` must be a list, got 'no'"),
         ([TURN | {"history": [{"role": "bot", "content": "x"}]}], ":1: `history.0..role` must be .*assistant.*'bot'"),
         ([TURN | {"history": [{"role": "user"}]}], ":1: `history.0..content` is missing"),

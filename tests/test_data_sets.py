@@ -341,7 +341,7 @@ def test_a_flag_changes_one_entry(two_sets, tmp_path):
             ["--data.sets", "{a: x}"],
             "`data.sets.a` must be a mapping with train, test, qrels, train_qrels, corpus, got 'x'.",
         ),
-        (["--data.sets", "{a: {train: [x]}}"], "`data.sets.a.train` must be a text, or null, got ['x']."),
+        (["--data.sets", "{a: {train: [x]}}"], "`data.sets.a.train` must be a string, or null, got ['x']."),
         (["--data.sets", "{a/b: {train: x}}"], "`data.sets` has the name 'a/b'; use letters"),
         (["--data.sets", "[a]"], "`data.sets` must be a mapping, each value a mapping with train,"),
         (["--data.sets", "{a: {train: x}}", "--data.train", "x"], "`data.train` and `data.sets` are both set"),

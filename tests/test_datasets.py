@@ -179,7 +179,11 @@ def test_mtrag_files_of_different_releases_are_refused(tmp_path):
     [
         (TOPIOCQA, lambda r: r.pop("Topic"), "record 1: the field `Topic` is missing"),
         (TOPIOCQA, lambda r: r.update(Turn_no="two"), "record 1: `Turn_no` must be a whole number, got 'two'"),
-        (TOPIOCQA, lambda r: r.update(Question=" "), "record 1: `Question` must be a text that is not empty, got ' '"),
+        (
+            TOPIOCQA,
+            lambda r: r.update(Question=" "),
+            "record 1: `Question` must be a string that is not empty, got ' '",
+        ),
         (TOPIOCQA, lambda r: r.update(Context=["only a question"]), "record 1: `Context` must be .* by turns, got"),
         (TOPIOCQA, lambda r: r.update(Turn_no=2), "record 2: the id `1_2` is repeated"),
         (
@@ -205,7 +209,7 @@ def test_bad_records_are_named(tmp_path, path, change, expected):
     [
         ("input", [], ":1: `input` must be messages that end with the user's question"),
         ("input", [{"speaker": "bot", "text": "x"}], r":1: `input\[0\].speaker` must be 'user' or 'agent', got 'bot'"),
-        ("task_id", 7, ":1: `task_id` must be a text"),
+        ("task_id", 7, ":1: `task_id` must be a string"),
         ("targets", "x", ":1: `targets` must be a list, got 'x'"),
     ],
 )
@@ -348,5 +352,5 @@ def test_reply_of_a_turn(tmp_path, value, reply):
 
 def test_reply_that_is_no_text_is_named(tmp_path):
     (tmp_path / "turns.jsonl").write_text('{"id": "c1_1", "history": [], "question": "Where?", "reply": ["Ghent"]}')
-    with pytest.raises(InputError, match=r"turns.jsonl:1: `reply` must be a text, got \['Ghent'\]"):
+    with pytest.raises(InputError, match=r"turns.jsonl:1: `reply` must be a string, got \['Ghent'\]"):
         read_turns(tmp_path / "turns.jsonl")

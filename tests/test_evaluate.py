@@ -54,7 +54,7 @@ def test_table_counts_and_comparison(files):
         ("a.run", "q1 Q0 b 1 5\n", "a.run:1: expected `query Q0 document rank score tag`"),
         ("a.run", "q1 Q0 b 1 nan t\n", "a.run:1: the score must be a finite number, got `nan`"),
         ("a.run", "q1 Q0 b 1 1e400 t\n", "a.run:1: the score must be a finite number, got `1e400`"),
-        ("a.run", "q1 Q0 b 1 2 t\nq1 Q0 b 2 1 t\n", "a.run:2: document `b` stands twice"),
+        ("a.run", "q1 Q0 b 1 2 t\nq1 Q0 b 2 1 t\n", "a.run:2: document `b` appears twice"),
         ("a.run", "zz Q0 b 1 2 t\n", "none of its 1 queries has qrels"),
         ("a.run", "", "the file is empty; expected lines `query Q0 document rank score tag`"),
         ("qrels", "q1 0 a yes\n", "qrels:1: the grade must be a whole number, got `yes`"),
@@ -91,7 +91,7 @@ def test_a_run_however_it_is_laid_out(tmp_path, text):
 def test_bad_flags_are_named(files):
     words = ["--run", files / "a.run", "--qrels", files / "qrels"]
     for name in ("MRRR@3", "R", "P@1.5", "nDCG@0"):
-        assert f"`{name}` is no measure" in evaluate(*words, "--measures", name, ok=False)
+        assert f"`{name}` is not a measure" in evaluate(*words, "--measures", name, ok=False)
     assert "ir_measures cannot calculate alpha_nDCG@3" in evaluate(*words, "--measures", "alpha_nDCG@3", ok=False)
     before = (files / "a.run").read_text()
     assert "is one of the files to read" in evaluate(*words, "--json", files / "a.run", ok=False)

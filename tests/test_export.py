@@ -23,8 +23,8 @@ def test_flags_of_an_export_that_make_no_sense(tmp_path):
     for words, expected in [
         ([], "nothing to export: give `--merged DIR`, `--pairs DIR` or `--push_to_hub ID`"),
         (["--merged", "a", "--pairs", "b"], "are two exports; give one of them at a time"),
-        (["--pairs", tmp_path / "full"], "is there already; name a new folder"),
-        (["--pairs", tmp_path / "new"], "is no run folder: there is no run.json in it"),
+        (["--pairs", tmp_path / "full"], "already exists; name a new folder"),
+        (["--pairs", tmp_path / "new"], "is not a run folder: it has no run.json"),
     ]:
         assert expected in call(export, tmp_path, *words, ok=False)
 

@@ -72,12 +72,12 @@ def test_a_json_file_with_a_list(tmp_path):
         ('{"messages": [{"role": "king", "content": "x"}]}', "chats.jsonl:2: `messages[0].role` must be one of user,"),
         (
             '{"messages": [{"role": "user", "content": 5}]}',
-            ":2: `messages[0].content` must be a text, got 5",
+            ":2: `messages[0].content` must be a string, got 5",
         ),
         ('{"id": "a", "messages": []}', "chats.jsonl:2: the conversation id 'a' is repeated"),
         (
             '{"id": "b\\n", "messages": [{"role": "user", "content": "x"}]}',
-            "a text without control characters",
+            "a string without control characters",
         ),
         ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "chats.jsonl:2: half a character"),
     ],
@@ -94,5 +94,5 @@ def test_what_cannot_be_read_is_named_or_left_out(tmp_path, line, expected):
 
 def test_a_log_without_questions(tmp_path):
     path = write_lines(tmp_path / "chats.jsonl", [{"messages": [{"role": "assistant", "content": "Hello"}]}])
-    assert "no question of a user in it" in call(main, "--from", path, "--output", tmp_path / "t.jsonl", ok=False)
+    assert "it has no user question" in call(main, "--from", path, "--output", tmp_path / "t.jsonl", ok=False)
     assert "none.jsonl: cannot be read (No such file" in call(main, "--from", tmp_path / "none.jsonl", ok=False)

@@ -23,7 +23,7 @@ def test_measures_by_hand():
 
 
 def test_an_unknown_measure_is_named():
-    with pytest.raises(InputError, match="`MRRR@10` is no measure"):
+    with pytest.raises(InputError, match="`MRRR@10` is not a measure"):
         parse_measure("MRRR@10")
 
 

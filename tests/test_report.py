@@ -46,7 +46,7 @@ def test_the_verdict_of_a_run_that_did_not_help_gives_the_likeliest_reason():
     few = Round(1, {"pairs": {"total": 12, "turns": 40, "dropped": {"tie": 28}}}, None, {}, {})
     first, reason = checks.verdict(run_data(dpo=0.31, low=-0.02, high=0.04, rounds=[few]))
     assert first.startswith("Training made no clear difference: MRR@10 0.300 → 0.310")
-    assert reason == "The likeliest reason: in round 1 only 12 pairs were left to learn from."
+    assert reason == "The most likely reason: in round 1 only 12 pairs were left to learn from."
     first, reason = checks.verdict(run_data(dpo=0.2, low=-0.2, high=-0.05))
     assert first.startswith("Training made it worse")
     assert "the reward rose (+0.200) while MRR@10 fell (-0.100)" in reason
@@ -55,7 +55,7 @@ def test_the_verdict_of_a_run_that_did_not_help_gives_the_likeliest_reason():
 def test_without_labels_the_verdict_is_about_the_reward_and_says_so():
     run = run_data(0.2, 0.4, measure="key_entropy", reward=(0.2, 0.4))
     first, caution = checks.verdict(run)
-    assert first.startswith("Training helped: key_entropy 0.200 → 0.400") and "not accuracy" in caution
+    assert first.startswith("Training helped: key_entropy 0.200 → 0.400") and "not higher accuracy" in caution
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_runs_side_by_side_and_a_folder_that_is_none(finished_run, tmp_path):
     assert f"report -> {tmp_path / 'both.html'}" in output
     assert "<h3>run</h3>" in page and "<h3>other</h3>" in page and "The run has no evaluation yet." in page
     assert "No evaluation yet: the run ends at `round-2/dpo`" in page
-    assert "is no run folder: there is no run.json in it" in call(report, tmp_path, ok=False)
+    assert "is not a run folder: it has no run.json" in call(report, tmp_path, ok=False)
 
 
 @pytest.fixture

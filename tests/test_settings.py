@@ -148,7 +148,7 @@ def test_every_default_is_allowed():
         (["--run.seed"], "argument --run.seed: expected one argument; `--help` lists the flags."),
         (
             ["--rewriter.examples", "[{conversation: a}]"],
-            "`rewriter.examples[0].rewrite` is not set; it must be a text that is not empty.",
+            "`rewriter.examples[0].rewrite` is not set; it must be a string that is not empty.",
         ),
         # type
         (["--run.limit", "x"], "`run.limit` must be a whole number >= 1, or null, got 'x'."),
@@ -163,7 +163,7 @@ def test_every_default_is_allowed():
         (["--dpo", "3"], "`dpo` must be a mapping, got 3."),
         (
             ["--evaluation.systems", "[base"],
-            "`evaluation.systems`: line 1: expected ',' or ']', but got '<stream end>'.",
+            "`evaluation.systems`: line 1 is not valid YAML: expected ',' or ']', but got '<stream end>'.",
         ),
         # range
         (["--rewriter.n", "1"], "`rewriter.n` must be a whole number >= 2, got 1."),
@@ -171,7 +171,7 @@ def test_every_default_is_allowed():
         (["--pairs.drop_fraction", "7"], "`pairs.drop_fraction` must be a number >= 0 and <= 1, got 7."),
         (["--run.seed", "-5"], "`run.seed` must be a whole number >= 0 and <= 4294967295, got -5."),
         (["--data.development_share", "1"], "`data.development_share` must be a number >= 0 and < 1, got 1."),
-        (["--run.dir", " "], "`run.dir` must be a text that is not empty, got ' '."),
+        (["--run.dir", " "], "`run.dir` must be a string that is not empty, got ' '."),
         # finite
         (["--retrieval.k1", ".inf"], "`retrieval.k1` must be a finite number, got inf."),
         (["--scoring.relevant_weight", ".nan"], "`scoring.relevant_weight` must be a finite number, got nan."),
@@ -191,7 +191,7 @@ def test_a_mistake_in_a_setting_is_named(flags, expected):
 
 
 def test_the_run_folder_must_be_set():
-    assert message_of() == "`run.dir` is not set; it must be a text that is not empty."
+    assert message_of() == "`run.dir` is not set; it must be a string that is not empty."
 
 
 @pytest.mark.parametrize(
@@ -199,9 +199,12 @@ def test_the_run_folder_must_be_set():
     [
         ("run:\n  sede: 1\nrewriter:\n  model: 3\n", "unknown setting `run.sede`; did you mean `run.seed`?"),
         ("runs: 3\n", "unknown setting `runs`; did you mean `run`?"),
-        ("run:\n  dir: x\nrewriter:\n  model: m\nrun:\n  seed: 2\n", "line 5: the key `run` stands twice."),
-        ("dpo:\n  beta: 1\n  beta: 2\n", "line 3: the key `beta` stands twice."),
-        ("run: [x\n", "line 2: expected ',' or ']', but got '<stream end>'."),
+        (
+            "run:\n  dir: x\nrewriter:\n  model: m\nrun:\n  seed: 2\n",
+            "line 5 is not valid YAML: the key `run` appears twice.",
+        ),
+        ("dpo:\n  beta: 1\n  beta: 2\n", "line 3 is not valid YAML: the key `beta` appears twice."),
+        ("run: [x\n", "line 2 is not valid YAML: expected ',' or ']', but got '<stream end>'."),
         ("- run\n", "expected sections such as `run:` and `data:`, got ['run']."),
         (b"run: \xff", "not valid YAML: unacceptable character #x00ff: invalid start byte."),
     ],

@@ -146,7 +146,7 @@ def test_a_stage_refuses_to_mix(tmp_path):
         ('{"id": "a"}\n\0\0\0\n', "part-0.jsonl:2: not valid JSON.*`head -n 1`"),
         ('{"value": "A"}\n', "part-0.jsonl:1: the id is missing"),
         ('{"id": "zz"}\n', "holds a record of `zz`, which this run does not have"),
-        ('{"id": "a", "value": 7}\n', "records.jsonl:1: `value` must be a text, got 7"),
+        ('{"id": "a", "value": 7}\n', "records.jsonl:1: `value` must be a string, got 7"),
     ],
 )
 def test_damaged_records_are_named_and_never_counted(tmp_path, text, expected):

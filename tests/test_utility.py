@@ -113,7 +113,7 @@ def test_a_reason_stays_until_its_reward_has_a_value(lm):
 @pytest.mark.parametrize(
     "change, reward, expected",
     [
-        ({"question": " "}, "key_entropy", "`question` must be a text that is not empty, got ' '"),
+        ({"question": " "}, "key_entropy", "`question` must be a string that is not empty, got ' '"),
         ({"passages": "text"}, "key_entropy", "`passages` must be a list, got 'text'"),
         ({"passages": [{"txt": "x"}]}, "key_entropy", r"`passages\[0\].text` is missing"),
         ({"passages": [{"text": "x"}]}, "udcg", "needs `is_relevant`"),
@@ -192,9 +192,9 @@ def test_a_bad_start_leaves_nothing_behind(random_llama, tmp_path):
     assert "there is no folder" in run(*words, *out, *seper, tmp_path / "nowhere", ok=False)
     said = run(*words, *out, *seper, "exact", "--sample_tokens", "1000000", ok=False)
     assert "`--sample_tokens` must be below the context" in said
-    assert "there is no device `foo` for a model" in run(*words, *out, "--device", "foo", ok=False)
+    assert "the device `foo` does not exist" in run(*words, *out, "--device", "foo", ok=False)
     run(*words, *out)
-    assert "out.jsonl is there already and will be replaced" in run(*words, *out)
+    assert "out.jsonl already exists and will be replaced" in run(*words, *out)
 
 
 def test_a_bad_file_is_named_with_its_line(tmp_path):

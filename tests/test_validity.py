@@ -99,7 +99,7 @@ def test_rewards_that_lack_answers_are_refused_or_said(random_llama, tmp_path):
         (["--input", "x.jsonl", "--rewards", "ppll"], "`--rewards ppll`: did you mean `ppl`?"),
         (
             ["--input", "x.jsonl", "--model", "m", "--output", "o", "--run.seed", "1"],
-            "`--run.seed` is not known beside `--input`; settings go with `--config`.",
+            "`--run.seed` cannot be used with `--input`; settings go with `--config`.",
         ),
         (["--limit", "0"], "`--limit` must be a whole number >= 1, or null, got 0."),
     ],

@@ -1,1 +1,1 @@
-"""Training, evaluation, and the offline quickstart."""
+"""The pipeline: preference pairs, training, evaluation, report and export; and the world of the quickstart."""

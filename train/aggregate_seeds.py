@@ -50,7 +50,7 @@ def mean_over_runs(runs: list[Path], measures: Sequence[str]) -> tuple[PerTurn, 
                 datasets[turn] = line["dataset"]
                 for measure in [measure for measure in measures if measure in line]:
                     if not math.isfinite(line[measure]):
-                        raise ValueError(f"`{measure}` is no finite number")
+                        raise ValueError(f"`{measure}` is not a finite number")
                     values[system][measure][turn].append(line[measure])
             except (KeyError, TypeError, ValueError) as error:
                 raise InputError(f"{path}:{number}: not a line of an evaluation ({error}).") from error

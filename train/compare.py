@@ -7,8 +7,8 @@
 
 Writes a whole run for each reward in `<run>/rewards/<reward>`, and `<run>/rewards/table.md`. Rerun the command to
 resume. `--rewards NAME...` takes any value of `scoring.reward`; `key_entropy@logged` and `key_entropy@generated` also
-set `scoring.answer`. Each reward trains and evaluates anew, as long as a run does; `--run.limit N` takes the first N
-turns. All other flags are those of train/dpo.py; its `--help` lists them.
+set `scoring.answer`. Each reward trains and evaluates separately, which takes as long as a run; `--run.limit N`
+takes the first N turns. All other flags are those of train/dpo.py; its `--help` lists them.
 """
 
 from dataclasses import dataclass, replace

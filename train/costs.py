@@ -26,7 +26,7 @@ from train.run import EVALUATION, Run
 from train.trainer_config import trainer_config
 
 SAMPLE = 64  # turns that are tokenized
-DISTINCT = 0.6  # share of the samples that find documents of their own; 0.4 to 0.8 in runs of tiny and small models
+DISTINCT = 0.6  # share of the samples that find distinct document lists; 0.4 to 0.8 in runs of tiny and small models
 CANDIDATE_BYTES, HIT_BYTES, LIST_BYTES, TOKEN_BYTES, PAIR_BYTES = 200, 50, 300, 110, 400  # of records
 STATES = 4  # of a weight that is trained: itself, its copy in the checkpoint, and two moments
 

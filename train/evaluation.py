@@ -1,6 +1,6 @@
 """STAGE evaluation: what each system retrieves and answers on held-out turns, side by side.
 
-Systems: `original` (the question as it is), `history` (all user turns joined), `base` (the untrained rewriter),
+Systems: `original` (the unchanged question), `history` (all user turns joined), `base` (the untrained rewriter),
 `base_examples` (the same with `rewriter.examples` in its prompt), `sft`, `dpo` (of earlier rounds: `dpo-1`, ...),
 `reference` (a person's rewrite). The folder also holds TREC runs and qrels, `per_turn.jsonl`, `metrics.json` and
 `table.md`. With several data sets, results are also split by set.

@@ -110,8 +110,8 @@ def make_pairs(run: Run, name: str, scores: Stage) -> Stage:
         pairs, dropped = select_pairs(scored, options.drop_fraction, options.min_gap, reward, prompt)
         reasons = ", ".join(f"{number} {reason}" for reason, number in dropped.items())
         if not pairs:
-            commonest = dropped.most_common(1)[0][0]
-            raise InputError(f"no preference pair is left of {len(turns)} turns ({reasons}); {CURES[commonest]}.")
+            most_common = dropped.most_common(1)[0][0]
+            raise InputError(f"no preference pair is left of {len(turns)} turns ({reasons}); {CURES[most_common]}.")
         stage.write(pairs)
         mean_gap = fmean(pair.gap for pair in pairs)
         stage.finish({"total": len(pairs), "turns": len(turns), "dropped": dict(dropped), "mean_gap": mean_gap})

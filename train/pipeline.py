@@ -9,6 +9,8 @@
     round-2/...         the same without sft, sampled from the rewriter of the round before
     evaluation          all rewriters on held-out turns             train/evaluation.py
 
+A new stage is a name in `core.settings.ROUND_STAGES`, a branch of `make_stage`, and its cost in `train.costs`.
+
 A stage of another package receives what it needs; those of `train/` that need most of the settings receive the run.
 """
 
@@ -87,7 +89,7 @@ def make_stage(run: Run, stage: str) -> Stage:
 
 
 def complete_stage(run: Run, stage: str) -> Stage:
-    """`make_stage` on a disk that may be full, for which torch and safetensors have errors of their own.
+    """`make_stage`, with any error of a full disk raised as an OSError; torch and safetensors raise other types.
 
     Raises:
         OSError: the disk or the user's quota is full, or a file is larger than allowed.
@@ -136,7 +138,7 @@ def check_inputs(run: Run, stages: Sequence[str]) -> None:
 
 
 def selected_stages(settings: Settings) -> list[str]:
-    """The stages that the command makes, by `run.until` and `run.only`.
+    """The stages that the command runs, by `run.until` and `run.only`.
 
     Raises:
         InputError: a name is not a stage, or `run.redo_from` comes after `run.until`.
@@ -156,7 +158,7 @@ def selected_stages(settings: Settings) -> list[str]:
 
 
 def stage_named(names: Sequence[str], key: str, value: str | None) -> str | None:
-    """A stage by its name; a name without its round is that of the first round."""
+    """The full name of a stage; a name without a round means the first round."""
     if value is None or value in names:
         return value
     if f"round-1/{value}" in names:
@@ -165,7 +167,7 @@ def stage_named(names: Sequence[str], key: str, value: str | None) -> str | None
 
 
 def set_aside(run_dir: Path, stages: Sequence[str]) -> None:
-    """Move stages out of the way (`run.redo_from`); they are kept until the run has ended well."""
+    """Move stages out of the way (`run.redo_from`); they are kept until the run succeeds."""
     if process()[0] == 0:
         backup = run_dir / BACKUP
         for name in stages:
@@ -184,7 +186,7 @@ def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None
 
     Args:
         settings: the settings.
-        sources: the data sets; made from the settings when not given.
+        sources: the data sets; by default those of the settings.
     """
     start, stages, run_dir = time.monotonic(), selected_stages(settings), settings.run.path
     use_cores(settings.run.threads)

@@ -24,7 +24,7 @@ HEADER = ["stage", "state", "turns", "calls", "tokens", "FLOPs", "hours", "disk"
 NOTES = """
 Parameters: {size:,} of the rewriter, {generator_size:,} of the generator, {adapter_size:,} of the adapter.
 Hours: at {tflops:g} TFLOP/s of all processes together (`run.tflops`), without retrieval and entailment models.
-Expected: {distinct:g} of the samples find documents of their own; outputs are as long as the questions, rewrites and
+Expected: {distinct:g} of the samples find distinct document lists; outputs are as long as the questions, rewrites and
 replies of the turns, or as the settings allow.
 """
 

@@ -1,7 +1,7 @@
 """Pooled collections (`data.pool`): the gold passages of all turns, and the passages that BM25 ranks high for them.
 
-`<run>/data/pool.jsonl` is a collection like any other; `pool.json` beside it tells what it was made from. With
-`data.sets`, each set has a pool of its own, `pool-<set>.jsonl`.
+`<run>/data/pool.jsonl` is a collection like any other; `pool.json` beside it records what it was built from. With
+`data.sets`, each set has its pool, `pool-<set>.jsonl`.
 """
 
 import json
@@ -35,8 +35,8 @@ def make_pools(
     Args:
         sources: the data sets.
         size: passages that BM25 adds for each query.
-        limit: the first so many turns of each split.
-        retrieval: of the run; `engine` is not looked at.
+        limit: use this many turns of each split, the first ones.
+        retrieval: of the run; `engine` is ignored.
         run_dir: the pools go into `<run_dir>/data`.
 
     Returns:

@@ -1,4 +1,7 @@
-"""STAGE dpo: learn from the pairs (TRL's DPOTrainer, on the LoRA adapter)."""
+"""STAGE dpo: learn from the pairs (TRL's DPOTrainer, on the LoRA adapter).
+
+The command that runs all stages is `train/dpo.py`.
+"""
 
 from collections.abc import Mapping
 from contextlib import nullcontext

@@ -1,7 +1,7 @@
-"""What the queries of a system look like: length, words that they add, and how many leave the question as it is.
+"""What the queries of a system look like: length, words that they add, and how many equal the question.
 
-Together with the reward and the labels they tell a rewriter that has improved from one that has found a way to raise
-its reward (`train/report`).
+Together with the reward and the labels they distinguish a rewriter that has improved from one that has found a way to
+raise its reward (`train/report`).
 """
 
 import re

@@ -1,4 +1,7 @@
-"""From evaluation records to figures: measures per turn, means by system and part, comparisons, files, table."""
+"""The result table of the evaluation: measures per turn, means by system and part, comparisons, and the files.
+
+Not part of the HTML report, which `train.report` writes from these files.
+"""
 
 import json
 from collections import defaultdict

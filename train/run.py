@@ -96,7 +96,7 @@ def load_run_folder(run_dir: Path) -> Run:
         InputError: the folder holds no run, or the data files of the run are missing.
     """
     if not (run_dir / RUN_FILE).exists():
-        raise InputError(f"{run_dir} is no run folder: there is no {RUN_FILE} in it; train/dpo.py writes it.")
+        raise InputError(f"{run_dir} is not a run folder: it has no {RUN_FILE}, which train/dpo.py writes.")
     values = read_json(run_dir / RUN_FILE, "command", "settings")
     settings = validate(Settings, values["settings"])
     settings.run.dir = str(run_dir)  # it may have moved

@@ -1,4 +1,8 @@
-"""Published data sets, read from their own files: `READERS` has the function for each `data.format`."""
+"""Published data sets, read from the published files: `READERS` has the function for each `data.format`.
+
+A new data set is a reader in a new file, an entry of `READERS`, its name in `core.data_settings.DataSettings.format`,
+and in `core.data_sources.PUBLISHED`.
+"""
 
 from rewriter.datasets import mtrag, qrecc, topiocqa
 

@@ -146,7 +146,7 @@ def read_passages(path: Path) -> Iterator[Passage]:
 
 
 def passage_file(path: Path) -> Path | zipfile.Path:
-    """The one file of JSON lines in a zip archive; any other file as it is."""
+    """The one file of JSON lines in a zip archive; any other file unchanged."""
     if not zipfile.is_zipfile(path):
         return path
     with zipfile.ZipFile(path) as archive:

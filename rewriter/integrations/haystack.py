@@ -44,7 +44,7 @@ class QueryRewriter:
         """The query for the last message.
 
         Args:
-            messages: the chat; the last one is a user's. Messages of systems and tools are not looked at.
+            messages: the chat; the last one is from the user. System and tool messages are ignored.
 
         Raises:
             InputError: the last message is not a user's.

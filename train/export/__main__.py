@@ -5,7 +5,7 @@
     python -m train.export runs/quickstart --push_to_hub owner/name                       # the adapter
     python -m train.export runs/quickstart --merged exported/model --push_to_hub owner/name
 
-A repository that is made on the Hub is private; make it public there. Pairs contain conversations.
+A new repository on the Hub is private; make it public there. Pairs contain conversations.
 """
 
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class ExportFlags(Validated):
         for name in ("merged", "pairs"):
             folder = getattr(self, name)
             if folder and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-                raise InputError(f"`--{name}`: {folder} is there already; name a new folder.")
+                raise InputError(f"`--{name}`: {folder} already exists; name a new folder.")
 
 
 def main(argv: list[str] | None = None) -> None:

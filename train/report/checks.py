@@ -7,8 +7,8 @@ from train.report.run_data import Round, RunData
 
 FEW_PAIRS, FEW_STEPS = 50, 20
 UNLABELLED = (
-    "The held-out turns have no labels. The reward is what the rewriter was trained on; that it rises is not "
-    "accuracy. Label some hundred turns (`relevant` or `answers`) to measure that."
+    "The held-out turns have no labels. The reward is what the rewriter was trained on; a higher reward is not "
+    "higher accuracy. Label a few hundred turns (`relevant` or `answers`) to measure that."
 )
 
 
@@ -35,14 +35,14 @@ def verdict(data: RunData) -> list[str]:
     else:
         outcome = "Training made it worse" if row["high"] < 0 else "Training made no clear difference"
         problems = all_problems(data)
-        reason = f"The likeliest reason: {problems[0]}" if problems else "No check below saw a reason."
+        reason = f"The most likely reason: {problems[0]}" if problems else "No check below saw a reason."
         sentences = [f"{outcome}: {change}.", reason]
     if measure == data.metrics["reward"]:
         sentences.append(UNLABELLED)
     original = systems.get("original", {}).get(measure)
     if baseline != "original" and original is not None:
         relation = "above" if systems[final][measure] > original else "not above"
-        sentences.append(f"That is {relation} the question as it stands ({original:.3f}).")
+        sentences.append(f"That is {relation} the unchanged question ({original:.3f}).")
     return sentences
 
 
@@ -65,8 +65,8 @@ def data_problems(data: RunData) -> list[str]:
             problems.append(f"{where}the candidates of {ties} of {pairs['turns']} turns scored the same.")
         if scores and scores["abstaining"] > 0.1 * scores["lists"]:
             problems.append(
-                f"{where}the generator abstained from {scores['abstaining']} of {scores['lists']} document lists; an "
-                "abstention that it is sure of gives useless documents a high reward."
+                f"{where}the generator abstained from {scores['abstaining']} of {scores['lists']} document lists; a "
+                "confident abstention gives useless documents a high reward."
             )
         if scores and scores["unscored"] > 0.1 * scores["lists"]:
             problems.append(f"{where}{scores['unscored']} of {scores['lists']} document lists have no score.")
@@ -115,7 +115,7 @@ def gaming_problems(data: RunData) -> list[str]:
     if rise and labelled and rise["low"] > 0 and labelled["difference"] <= 0:
         problems.append(
             f"the reward rose ({rise['difference']:+.3f}) while {labelled['metric']} fell "
-            f"({labelled['difference']:+.3f}): the rewriter has learned to please the generator, not to find answers."
+            f"({labelled['difference']:+.3f}): the rewriter games the reward instead of finding answers."
         )
     if now["words"] > 1.5 * before["words"] + 2:
         problems.append(
@@ -148,6 +148,6 @@ def gaming_problems(data: RunData) -> list[str]:
     if shuffled is not None and value and shuffled > 0.5 * value:
         problems.append(
             f"documents of other conversations have a reward of {shuffled:.3f}, and the retrieved ones {value:.3f}: "
-            "the generator is surer with any document, so the reward tells little about these."
+            "any document makes the generator more confident, so the reward says little about the retrieved ones."
         )
     return problems

@@ -76,7 +76,7 @@ class RunData:
 
     @property
     def baseline(self) -> str | None:
-        """What the verdict compares with: the untrained rewriter, else the question as it is."""
+        """What the verdict compares with: the untrained rewriter, else the unchanged question."""
         return next((name for name in ("base", "original") if name in self.systems), None)
 
     @property
