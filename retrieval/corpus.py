@@ -112,7 +112,10 @@ def read_tsv(path: Path, on_bad: OnBad) -> Records:
     """The rows of a TSV file; fields may be quoted as in CSV."""
     csv.field_size_limit(1 << 30)
     reader = csv.reader((line.decode(errors="surrogateescape") for line in read_lines(path)), delimiter="\t")
-    header = [name.strip() for name in next(reader, [])]
+    try:
+        header = [name.strip() for name in next(reader, [])]
+    except csv.Error as error:
+        raise InputError(f"{path}:1: not valid TSV ({error}).") from error
     if not {"id", "text"} <= {*header}:
         raise InputError(
             f"{path}:1: the first line must name the columns `id`, `text` and perhaps `title`, got {header}."

@@ -247,6 +247,6 @@ def test_a_second_run_says_who_holds_the_folder(undisturbed):
     output = finish(command(undisturbed), ok=False)
     process.kill()
     process.communicate()
-    assert output == (
-        f"error: another process ({name}) is at work in {undisturbed}; wait for it, or use another `--run.dir`.\n"
+    assert output.splitlines()[-1] == (
+        f"error: another process ({name}) is at work in {undisturbed}; wait for it, or use another `--run.dir`."
     )
