@@ -281,7 +281,7 @@ def records_like(record):
 
 
 def explore(check, examples, *strategies):
-    """Try a function on random values; with few examples always the same ones."""
+    """Try a function on random values, the same ones each time."""
     phases = (Phase.generate, Phase.shrink)
     options = settings(max_examples=examples, deadline=None, database=None, derandomize=True, phases=phases)
     options(given(*strategies)(check))()
