@@ -1,4 +1,4 @@
-"""Checks of PEFT adapters, before a base model's weights are read."""
+"""Checks of PEFT adapters before the weights of the base model are loaded."""
 
 from pathlib import Path
 
@@ -15,20 +15,20 @@ READING_ERRORS = (OSError, ValueError, TypeError, KeyError, AttributeError, Runt
 
 
 def check_adapter(model: str, adapter: str) -> None:
-    """Make sure that an adapter in a folder has safetensors, and LoRA weights of the base model's layers and sizes.
+    """Check that an adapter folder has safetensors and that its LoRA weights match the layers of the base model.
 
     Args:
         model: folder, Hub id or `.gguf` file of the base model.
-        adapter: folder of the adapter; one on the Hub is not checked.
+        adapter: folder of the adapter; an adapter on the Hub is not checked.
 
     Raises:
-        InputError: it cannot be read or belongs to another model; names both and the first weight that differs.
+        InputError: the adapter cannot be read or belongs to another model; the message names the first mismatch.
     """
     folder = Path(adapter)
     if not folder.is_dir():
         return
     if not (folder / WEIGHTS).is_file():
-        raise InputError(f"the adapter {adapter} has no {WEIGHTS}; weights are read as safetensors alone.")
+        raise InputError(f"the adapter {adapter} has no {WEIGHTS}; only safetensors weights are loaded.")
     try:
         with safe_open(folder / WEIGHTS, "pt") as file:
             shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}
@@ -39,9 +39,9 @@ def check_adapter(model: str, adapter: str) -> None:
     except READING_ERRORS as error:
         raise InputError(f"the adapter {adapter} of `{model}` cannot be read: {first_line(error)}") from error
     for name in sorted(name for name in {*shapes, *expected} if ".lora_" in name):
-        found, needed = shapes.get(name), list(expected[name].shape) if name in expected else None
-        if found != needed:
+        shape, model_shape = shapes.get(name), list(expected[name].shape) if name in expected else None
+        if shape != model_shape:
             raise InputError(
-                f"the adapter {adapter} is of another base model than `{model}`: the shape of `{name}` is "
-                f"{found or 'none'} in the adapter and {needed or 'none'} in the model. Name the adapter's base model."
+                f"the adapter {adapter} does not belong to `{model}`: the shape of `{name}` is {shape or 'none'} in "
+                f"the adapter and {model_shape or 'none'} in the model. Use the base model of the adapter."
             )

@@ -1,4 +1,4 @@
-"""Files: JSON and JSON lines in and out, atomic writes, hashes, versions."""
+"""File helpers: JSON and JSONL, atomic writes, hashes, library versions."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ LIBRARIES = ("torch", "transformers", "trl", "peft", "accelerate", "rank-bm25", 
 
 
 def sha256(*paths: Path) -> str:
-    """SHA-256 of the contents of files, one after another."""
+    """SHA-256 of the concatenated contents of files."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as handle:
@@ -24,7 +24,7 @@ def sha256(*paths: Path) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Number and text of each line of a file; empty lines and a byte order mark are skipped.
+    """Yield the number and text of each line of a file, skipping empty lines and a byte order mark.
 
     Raises:
         InputError: the file cannot be read, or is not UTF-8.
@@ -41,17 +41,17 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_json_texts(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Number, place and JSON text of each record of a JSONL file, or of a `.json` file with a list.
+    """Yield the number, place and JSON text of each record of a JSONL file, or of a `.json` file with a list.
 
     Raises:
-        InputError: the file cannot be read, or holds a list that is not valid JSON (names the line).
+        InputError: the file cannot be read, or its list is not valid JSON (names the line).
     """
     if path.suffix == ".json" and (text := "".join(line for _, line in read_lines(path))).lstrip().startswith("["):
         try:
             records = json.loads(text)
         except json.JSONDecodeError as error:
             raise InputError(f"{path}:{error.lineno}: not valid JSON: {error.msg} at column {error.colno}.") from error
-        except (ValueError, RecursionError) as error:  # a number that is too long, lists too deep in each other
+        except (ValueError, RecursionError) as error:  # a number with too many digits, or lists nested too deeply
             raise InputError(f"{path}: cannot be read as JSON: {error}.") from error
         for number, record in enumerate(records, 1):
             yield number, f"{path}: record {number}", json.dumps(record)
@@ -61,7 +61,7 @@ def read_json_texts(path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line number and object of each line of a JSONL file; empty lines are skipped.
+    """Yield the line number and object of each line of a JSONL file, skipping empty lines.
 
     Raises:
         InputError: the file is missing, or a line is not a JSON object (names file and line).
@@ -71,10 +71,10 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def json_value(text: str, place: str) -> Any:
-    """The value of a JSON text of one line.
+    """Parse a JSON text.
 
     Raises:
-        InputError: the text is not JSON, or has a value that cannot be written back; the message begins with `place`.
+        InputError: the text is not JSON, or has a value that cannot be written back; the message starts with `place`.
     """
     try:
         value = json.loads(text)
@@ -82,14 +82,14 @@ def json_value(text: str, place: str) -> Any:
     except json.JSONDecodeError as error:
         raise InputError(f"{place}: not valid JSON: {error.msg} at column {error.colno}.") from error
     except UnicodeEncodeError as error:
-        raise InputError(f"{place}: half a character (a lone surrogate) in a string.") from error
+        raise InputError(f"{place}: a string contains half a character (a lone surrogate).") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{place}: cannot be read as JSON: {error}.") from error
     return value
 
 
 def json_object(line: str, place: str) -> dict[str, Any]:
-    """The JSON object of one line; raises InputError where it is not an object."""
+    """Parse a line that must be a JSON object; anything else raises an InputError."""
     record = json_value(line, place)
     if not isinstance(record, dict):
         raise InputError(f"{place}: expected a JSON object, got {type(record).__name__}.")
@@ -97,7 +97,7 @@ def json_object(line: str, place: str) -> dict[str, Any]:
 
 
 def write_atomic(path: Path, text: str | Iterable[str]) -> None:
-    """Write a file whole or not at all, from one text or from pieces that come one at a time."""
+    """Write a file atomically, from a string or from an iterable of strings."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -111,19 +111,19 @@ def write_atomic(path: Path, text: str | Iterable[str]) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as indented JSON, whole or not at all."""
+    """Write a value as indented JSON, atomically."""
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_json(path: Path, *needed: str) -> dict[str, Any]:
-    """The object in a JSON file of a run.
+    """Read the JSON object in a file of a run.
 
     Args:
         path: the file.
-        needed: names that the object must have.
+        needed: keys that the object must have.
 
     Raises:
-        InputError: it is damaged; says which file to delete.
+        InputError: the file is damaged.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -133,20 +133,18 @@ def read_json(path: Path, *needed: str) -> dict[str, Any]:
             raise ValueError(f"`{missing[0]}` is missing")
         return value
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path} is damaged ({error}); delete its folder and start the same command again."
-        ) from error
+        raise InputError(f"{path} is damaged ({error}); delete its folder and rerun the command.") from error
 
 
 def versions() -> dict[str, str]:
-    """Versions of the libraries that can change a figure, and the commit of the code."""
+    """Versions of the libraries that can change results, and the commit of this project."""
     git = ["git", "-C", str(Path(__file__).resolve().parents[1]), "rev-parse", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     return {name: version(name) for name in LIBRARIES} | ({"commit": commit} if commit else {})
 
 
 def truncate_partial_line(path: Path) -> None:
-    """Remove a last line without its line end, left by a kill or a full disk."""
+    """Remove an incomplete last line, left by a killed process or a full disk."""
     if path.exists() and path.stat().st_size:
         with path.open("rb+") as handle:
             handle.seek(-1, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""Batches by token budget, grouped by what prompts share at their beginnings, halved where memory runs out."""
+"""Batches within a token budget: sequences with a common prefix are grouped, batches out of memory are halved."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -11,25 +11,25 @@ from core.errors import InputError, first_line
 from core.progress import log
 
 MIN_SHARED = 16  # tokens; a shorter common prefix is not worth a separate pass
-MIN_ALIKE = 0.5  # a sequence shorter than this share of the longest beside it goes into another batch
+MIN_LENGTH_RATIO = 0.5  # sequences shorter than this share of the longest in a batch go into another batch
 OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
-OUT_OF_MEMORY_ON_CPU = "can't allocate memory"  # in the RuntimeError that torch raises on a CPU
+OUT_OF_MEMORY_ON_CPU = "can't allocate memory"  # part of the RuntimeError that torch raises on a CPU
 
 
 @dataclass(frozen=True)
 class PrefixGroup:
-    """Sequences that begin with the same `prefix_length` tokens, by their positions."""
+    """Positions (`members`) of sequences whose first `prefix_length` tokens are the same."""
 
     prefix_length: int
     members: tuple[int, ...]
 
 
 def group_by_prefix(sequences: Sequence[list[int]], limits: Sequence[int]) -> list[PrefixGroup]:
-    """Groups of sequences with a common prefix, such that few tokens are read more than once.
+    """Group sequences by common prefix, so that few tokens are processed more than once.
 
     Sorting sequences by token ids walks their prefix trie depth-first, so sequences with a long common prefix are
-    neighbours. A sequence joins the group before it if the group then saves more tokens. A group of one sequence has
-    no prefix. `limits` has the most tokens of each sequence that may belong to a prefix.
+    neighbours. A sequence joins the previous group if this saves at least as many tokens. A group of one sequence has
+    no prefix. `limits` is the maximum prefix length of each sequence.
     """
     groups: list[tuple[int, list[int]]] = []
     for position in sorted(range(len(sequences)), key=sequences.__getitem__):
@@ -47,7 +47,7 @@ def group_by_prefix(sequences: Sequence[list[int]], limits: Sequence[int]) -> li
 
 
 def batches_by_tokens(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Positions of items, longest first, in batches of at most `budget` padded tokens; a longer item goes alone."""
+    """Batches of item positions, longest first, of at most `budget` padded tokens; a longer item is a batch alone."""
     batches: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > budget:
@@ -57,21 +57,20 @@ def batches_by_tokens(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def batch_groups(groups: Sequence[PrefixGroup], lengths: Sequence[int], budget: int) -> list[list[PrefixGroup]]:
-    """Batches of sequences whose lengths after their prefixes are alike, so that little of a batch is padding.
+    """Batch sequences whose lengths after their prefixes are similar, which keeps padding small.
 
-    A group whose members differ much in length, or that exceeds the budget, is split; its parts share the prefix
-    among themselves.
+    A group is split if its members differ much in length or exceed the budget. Each part still shares the prefix.
     """
     parts: list[PrefixGroup] = []
     for group in groups:
         members = sorted(group.members, key=lambda i: (-lengths[i], i))
         while members:
             longest = lengths[members[0]]
-            shortest = group.prefix_length + MIN_ALIKE * (longest - group.prefix_length)
-            alike, most = sum(lengths[i] >= shortest for i in members), max(1, budget // longest)
-            for start in range(0, alike, most):
-                parts.append(PrefixGroup(group.prefix_length, tuple(members[start : min(start + most, alike)])))
-            members = members[alike:]
+            shortest = group.prefix_length + MIN_LENGTH_RATIO * (longest - group.prefix_length)
+            similar, most = sum(lengths[i] >= shortest for i in members), max(1, budget // longest)
+            for start in range(0, similar, most):
+                parts.append(PrefixGroup(group.prefix_length, tuple(members[start : min(start + most, similar)])))
+            members = members[similar:]
     batches: list[list[PrefixGroup]] = []
     size = widest = 0
     for part in sorted(parts, key=lambda part: (part.prefix_length - lengths[part.members[0]], part.members)):
@@ -94,14 +93,14 @@ def run_batched(
     """Process sequences in batches; a batch that does not fit in memory is processed again in halves.
 
     Args:
-        sequences: token ids, each of any length.
-        limits: most tokens of each sequence that may belong to a shared prefix.
-        lengths: size of each sequence in tokens, the room for its output included.
-        budget: most tokens of a batch, sequences times the longest; a longer sequence is a batch alone.
-        process: takes one batch.
+        sequences: token ids of each sequence, of any length.
+        limits: maximum length of the shared prefix of each sequence.
+        lengths: length of each sequence in tokens, including its output.
+        budget: maximum tokens of a batch, sequences times the longest; a longer sequence is a batch alone.
+        process: function that processes one batch.
 
     Raises:
-        InputError: one sequence alone does not fit in memory.
+        InputError: a single sequence does not fit in memory.
     """
     batches = batch_groups(group_by_prefix(sequences, limits), lengths, budget)
     while batches:
@@ -115,11 +114,11 @@ def run_batched(
                 raise
             if size == 1:
                 raise InputError(
-                    f"a prompt of {lengths[batch[0].members[0]]} tokens alone does not fit in memory "
+                    f"a single prompt of {lengths[batch[0].members[0]]} tokens does not fit in memory "
                     f"({first_line(error)}). Use fewer or shorter documents (`retrieval.k`, "
                     "`generator.document_tokens`), a smaller model or 16 bits (`dtype: bfloat16`)."
                 ) from error
-        torch.cuda.empty_cache()  # after the handler: until here the error holds the tensors of the failed batch
+        torch.cuda.empty_cache()  # outside the handler, in which the error still references the failed batch's tensors
         log.warning(
             "a batch of %d prompts does not fit in memory and runs in halves; a smaller `batch_tokens` avoids the "
             "retry", size,
@@ -131,7 +130,7 @@ def run_batched(
 
 
 def use_cores(threads: int | None = None) -> None:
-    """Set torch's threads, by default to this process's share of the cores: `accelerate launch` allows a process on a
-    CPU one thread."""
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // here))
+    """Set the number of torch threads, by default this process's share of the cores (`accelerate launch` sets one
+    thread for a process on a CPU)."""
+    local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // local_processes))

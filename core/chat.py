@@ -1,4 +1,4 @@
-"""Chat prompts as token ids, by the model's own chat template."""
+"""Chat prompts as token ids, rendered with the model's chat template."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -15,11 +15,12 @@ from core.records import Message
 
 
 def normalize_messages(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[Message]:
-    """The messages in the form that the model's chat template takes.
+    """Convert messages to a form that the model's chat template accepts.
 
-    Control tokens in their texts are broken up, and adjacent messages of one role are merged. Where the template
-    raises for a system message, or drops it, its text heads the first user message. Where it still raises (for
-    example for a conversation that the assistant begins), the conversation becomes a transcript in one user message.
+    Control tokens in the texts are broken up, and adjacent messages of the same role are merged. If the template
+    rejects or drops system messages, the system text is prepended to the first user message. If the template still
+    raises an error (for example, because the assistant speaks first), the whole conversation becomes a transcript in
+    one user message.
     """
     messages = [message | {"content": escape_special_tokens(tokenizer, message["content"])} for message in messages]
     template = str(tokenizer.chat_template)
@@ -41,7 +42,7 @@ def normalize_messages(tokenizer: PreTrainedTokenizerBase, messages: list[Messag
 
 @lru_cache(maxsize=256)
 def render(tokenizer: PreTrainedTokenizerBase, template: str, roles: tuple[str, ...]) -> str:
-    """Messages of these roles in the tokenizer's chat template, by which the result is cached; empty if it raises."""
+    """Render messages of these roles with the chat template, which is a cache key; empty if the template raises."""
     messages = [{"role": role, "content": f"text of {role}"} for role in roles]
     try:
         return tokenizer.apply_chat_template(messages, tokenize=False)
@@ -51,8 +52,8 @@ def render(tokenizer: PreTrainedTokenizerBase, template: str, roles: tuple[str, 
 
 @lru_cache(maxsize=8)
 def control_tokens(tokenizer: PreTrainedTokenizerBase, template: str) -> list[str]:
-    """The texts that the tokenizer turns into control tokens wherever they stand: special ones, and those that the
-    chat template writes. Added tokens of plain text (Gemma's line breaks) are none."""
+    """Texts that the tokenizer always maps to control tokens: special tokens, and added tokens that the chat template
+    writes. Other added tokens, such as Gemma's line breaks, are plain text."""
     return [
         token.content
         for token in tokenizer.added_tokens_decoder.values()
@@ -61,7 +62,7 @@ def control_tokens(tokenizer: PreTrainedTokenizerBase, template: str) -> list[st
 
 
 def escape_special_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-    """The text with its control tokens ("<|im_end|>") broken by a space, so that no document can end its turn."""
+    """Break up control tokens in a text ("<|im_end|>") with a space, so that no document can end its turn."""
     for token in control_tokens(tokenizer, str(tokenizer.chat_template)):
         if token in text:
             text = text.replace(token, f"{token[0]} {token[1:]}")
@@ -69,10 +70,10 @@ def escape_special_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
 
 
 def chat_ids(tokenizer: PreTrainedTokenizerBase, chats: Sequence[list[Message]]) -> list[list[int]]:
-    """Token ids of chat prompts up to where the answer begins; the template alone places a BOS.
+    """Token ids of chat prompts, up to the start of the answer. Only the template adds a BOS token.
 
     Raises:
-        InputError: the template refuses a prompt; gives its reason and the roles of the first one.
+        InputError: the template refuses a prompt; the message gives the reason and the roles of the first prompt.
     """
     fitted = [normalize_messages(tokenizer, messages) for messages in chats]
     try:
@@ -85,7 +86,7 @@ def chat_ids(tokenizer: PreTrainedTokenizerBase, chats: Sequence[list[Message]])
 
 
 def truncate_texts(lm: LanguageModel, texts: Sequence[str], max_tokens: int | None) -> list[str]:
-    """The beginning of each text, at most `max_tokens` tokens of it; None keeps all."""
+    """Truncate each text to its first `max_tokens` tokens; None keeps all."""
     if max_tokens is None or not texts:
         return list(texts)
     offsets = lm.tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
@@ -96,9 +97,9 @@ def truncate_texts(lm: LanguageModel, texts: Sequence[str], max_tokens: int | No
 
 
 def truncate_history(lm: LanguageModel, history: Sequence[Message], max_tokens: int | None) -> list[Message]:
-    """The last messages of a conversation, at most `max_tokens` tokens; the oldest kept message may lose its end.
+    """Keep the last messages of a conversation, at most `max_tokens` tokens; None keeps all.
 
-    None keeps all.
+    The oldest kept message may lose its end.
     """
     if max_tokens is None:
         return list(history)
@@ -115,16 +116,16 @@ def truncate_history(lm: LanguageModel, history: Sequence[Message], max_tokens: 
 def prompts_that_fit(
     lm: LanguageModel, chats: Sequence[tuple[int, Callable[[int], list[Message]]]], room: int
 ) -> list[tuple[list[int], int]]:
-    """Prompts that leave `room` tokens free, with as few parts left out as possible.
+    """Build prompts that leave `room` tokens of the context free, omitting as few parts as possible.
 
     Args:
         lm: the model.
-        chats: for each prompt, the number of parts that may be left out, and a function from the number of parts that
-            are left out to the messages.
+        chats: for each prompt, the number of parts that can be omitted, and a function from the number of omitted
+            parts to the messages.
         room: tokens to leave free.
 
     Returns:
-        Token ids and number of parts left out, for each prompt; longer than the context where nothing helps.
+        Token ids and number of omitted parts of each prompt; a prompt may still be too long without these parts.
     """
     prompts = []
     for ids, (parts, chat) in zip(chat_ids(lm.tokenizer, [chat(0) for _, chat in chats]), chats, strict=True):
@@ -141,29 +142,29 @@ def prompts_that_fit(
 
 
 def completion_ids(lm: LanguageModel, text: str) -> list[int]:
-    """Token ids of a reply as the model's template places it after a prompt, end-of-turn tokens left out.
+    """Token ids of a reply as the chat template writes it after a prompt, without end-of-turn tokens.
 
-    White space around the reply is removed: a model does not begin with it, and many templates trim it.
-    Where the template writes something between prompt and reply (a thought, a channel), returns the tokens of the
-    text alone, with a warning.
+    White space around the reply is removed: models do not start with it, and many templates trim it. If the template
+    inserts text between prompt and reply (a thought, a channel), the function returns the tokens of the reply alone
+    and logs a warning.
     """
     messages = normalize_messages(lm.tokenizer, [{"role": "user", "content": "?"}])
     prompt = lm.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     text = escape_special_tokens(lm.tokenizer, text.strip())
     whole = lm.tokenizer.apply_chat_template([*messages, {"role": "assistant", "content": text}], return_dict=False)
-    own = lm.tokenizer(text, add_special_tokens=False)["input_ids"]
-    text, ids = lm.tokenizer.decode(own).strip(), whole[len(prompt) :]
+    text_ids = lm.tokenizer(text, add_special_tokens=False)["input_ids"]
+    text, ids = lm.tokenizer.decode(text_ids).strip(), whole[len(prompt) :]
     for count in range(1, len(ids) + 1) if whole[: len(prompt)] == prompt else ():
         if lm.tokenizer.decode(ids[:count]).strip() == text:
             return ids[:count]
     warn_of_template(lm.name)
-    return own
+    return text_ids
 
 
 @lru_cache(maxsize=8)
 def warn_of_template(name: str) -> None:
     """Warn once per model."""
     log.warning(
-        "%s: its chat template puts more than the reply after a prompt; the probability of a reply is taken as if the "
-        "model began with it", name
+        "%s: the chat template inserts text between a prompt and its reply; the probability of a reply is computed "
+        "without this text", name
     )  # fmt: skip
