@@ -1,4 +1,4 @@
-"""Command lines: YAML and flags into dataclasses, and bad input into one line and an exit status.
+"""Command lines: parse YAML and flags into dataclasses, and report bad input in one line with an exit status.
 
 The dataclasses (`core.settings`, and those for the flags of a command) declare types, ranges, choices and help.
 """
@@ -28,8 +28,7 @@ T = TypeVar("T")
 
 
 class Loader(yaml.SafeLoader):
-    """YAML that refuses repeated keys (otherwise the last of two sections with one name wins silently), and reads
-    `1e-4` as a number."""
+    """YAML loader that rejects repeated keys (YAML would silently use the last one) and reads `1e-4` as a number."""
 
     def construct_mapping(self, node, deep=False):
         seen = set()
@@ -45,10 +44,10 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.
 
 
 def load_yaml(text: str | bytes, place: str) -> Any:
-    """The value of a YAML text; error messages begin with `place`."""
+    """Parse a YAML text; error messages start with `place`."""
     try:
         value = yaml.load(text, Loader)
-        json.dumps(value, default=str)  # raises for a value that refers to itself, or has a date as a key
+        json.dumps(value, default=str)  # fails for a value that contains itself, or has a date as a key
         return value
     except yaml.MarkedYAMLError as error:
         raise InputError(f"{place}line {error.problem_mark.line + 1} is not valid YAML: {error.problem}.") from error
@@ -57,7 +56,7 @@ def load_yaml(text: str | bytes, place: str) -> Any:
 
 
 def read_yaml(path: str) -> dict[str, Any]:
-    """The settings in a file, by section, with every name checked."""
+    """Read the settings in a file, by section, and check every name."""
     place = f"--config {path}: "
     try:
         sections = load_yaml(Path(path).read_bytes(), place)
@@ -73,31 +72,32 @@ def read_yaml(path: str) -> dict[str, Any]:
 
 
 def parse_value(text: Any, annotation: Any, flag: str) -> Any:
-    """The value of a flag: strings, paths and choices unchanged, anything else parsed as YAML; `null` is None.
+    """Parse the value of a flag: strings, paths and choices stay unchanged, other types are YAML; `null` is None.
 
     `text` is a list of strings for a flag with several values, and True for a flag without a value.
     """
     kind, _, optional = split_type(annotation)
     if isinstance(text, list):
-        return [parse_value(each, get_args(kind)[0], flag) for each in text]
+        return [parse_value(item, get_args(kind)[0], flag) for item in text]
     if text is True or kind in (str, Path) or get_origin(kind) is Literal:
         return None if optional and text == "null" else text
     return load_yaml(text, f"`{flag}`: ")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are InputErrors."""
+    """Argument parser that raises InputError."""
 
     def error(self, message: str) -> None:
         raise InputError(f"{message}; `--help` lists the flags.")
 
 
 def build_parser(kind: type, description: str | None, usage: str | None = None) -> Parser:
-    """A parser with a flag for each field of a dataclass, and `--section.key` for those of the dataclasses in it.
+    """Build a parser with a flag for each field of a dataclass, and `--section.key` for fields of nested dataclasses.
 
-    Values that are not given are not in its result. A `_` at the end of a name keeps it apart from Python's own words;
-    the flag is without it. Of the dataclass itself, a `bool` is a switch and a list takes several values, which with
-    `metadata={"positional": True}` come without a flag. A `bool` of a dataclass in it may leave out the value `true`.
+    The parser's result omits flags that are not set. A trailing `_`, which keeps a field's name from being a Python
+    keyword, is not part of the flag. In the dataclass itself, a `bool` is a switch, a list takes several values, and
+    `metadata={"positional": True}` makes a positional argument. In nested dataclasses, a `bool` flag without a value
+    means `true`.
     """
     module = sys.modules["__main__"].__spec__
     parser = Parser(
@@ -130,38 +130,38 @@ def build_parser(kind: type, description: str | None, usage: str | None = None) 
 
 
 def parse_known_flags(kind: type[T], description: str | None, argv: list[str] | None = None) -> tuple[T, list[str]]:
-    """The flags of a command, and the words of the command line that are not flags of it.
+    """Parse the flags of a command, and also return the unknown words of the command line.
 
     Args:
         kind: a dataclass, one field per flag.
         description: text at the top of `--help`.
-        argv: command line without the program's name; `sys.argv[1:]` when not given.
+        argv: command line without the program's name; `sys.argv[1:]` by default.
 
     Raises:
-        InputError: a flag lacks its value, or a value is missing or not allowed.
+        InputError: a flag has no value, a required flag is missing, or a value is not allowed.
     """
-    known, rest = build_parser(kind, description).parse_known_args(argv)
-    values = {name: parse_value(text, type_at(kind, [name]), f"--{name}") for name, text in vars(known).items()}
+    flags, rest = build_parser(kind, description).parse_known_args(argv)
+    values = {name: parse_value(text, type_at(kind, [name]), f"--{name}") for name, text in vars(flags).items()}
     return validate(kind, values, "--"), rest
 
 
 def parse_flags(kind: type[T], description: str | None, argv: list[str] | None = None) -> T:
-    """The flags of a command that has no others; see `parse_known_flags`."""
+    """Parse the flags of a command; see `parse_known_flags`. An unknown flag is an InputError."""
     flags, rest = parse_known_flags(kind, description, argv)
     if rest:
-        raise InputError(f"unknown flag `{rest[0]}`; {nearest(rest[0], [f'--{each.name}' for each in fields(kind)])}")
+        raise InputError(f"unknown flag `{rest[0]}`; {nearest(rest[0], [f'--{flag.name}' for flag in fields(kind)])}")
     return flags
 
 
 def read_settings(description: str | None, argv: list[str] | None = None) -> Settings:
-    """Settings of one run: YAML first, then flags, also for keys of a mapping such as `--dpo.beta`.
+    """Read the settings of a run: YAML files first, then flags, which may set keys of a mapping (`--dpo.beta`).
 
     Args:
         description: text at the top of `--help`.
-        argv: command line without the program's name; `sys.argv[1:]` when not given.
+        argv: command line without the program's name; `sys.argv[1:]` by default.
 
     Raises:
-        InputError: a file, section, key or value is not usable; names it and the nearest right one.
+        InputError: a file, section, key or value is invalid; the message names it and the closest valid one.
     """
     argv = sys.argv[1:] if argv is None else argv
     parser = build_parser(Settings, description, "%(prog)s [--config FILE] [--section.key VALUE ...]")
@@ -179,8 +179,8 @@ def read_settings(description: str | None, argv: list[str] | None = None) -> Set
     values: dict[str, Any] = {"run": {}}
     for path in files:
         for section, content in read_yaml(path).items():
-            both = isinstance(content, dict) and isinstance(values.get(section), dict)
-            values[section] = values[section] | content if both else content
+            are_mappings = isinstance(content, dict) and isinstance(values.get(section), dict)
+            values[section] = values[section] | content if are_mappings else content
     for key, text in flags.items():
         *parents, name = key.split(".")
         target = values
@@ -197,17 +197,17 @@ def read_settings(description: str | None, argv: list[str] | None = None) -> Set
 
 
 def interrupt(number: int, frame: object) -> None:
-    """Handle SIGINT and SIGTERM: `run_command` ends with the status of the signal."""
+    """Handle SIGINT and SIGTERM; `run_command` then exits with the status of the signal."""
     raise KeyboardInterrupt(number)
 
 
 def run_command(main: Callable[[], Any], resumes: bool = False) -> None:
-    """Run a command's `main`, in several processes if so launched. Bad input becomes one line and status 2, Ctrl-C and
-    SIGTERM one line and status 130 and 143.
+    """Run the `main` of a command, in one or several processes. Bad input prints one line and exits with status 2;
+    Ctrl-C and SIGTERM print one line and exit with status 130 and 143.
 
     Args:
         main: the command.
-        resumes: whether the same command resumes an interrupted run.
+        resumes: whether rerunning the command resumes an interrupted run.
     """
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -226,12 +226,12 @@ def run_command(main: Callable[[], Any], resumes: bool = False) -> None:
             print("stopped; rerun the command to resume." if resumes else "stopped.", file=sys.stderr)
         raise SystemExit(128 + (stop.args[0] if stop.args else signal.SIGINT)) from None
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of stdout has closed the pipe
         raise SystemExit(1) from None
     except OSError as error:
         if error.errno is None:
             raise
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        way_out = "; free some space, then the same command goes on" if full else ""
-        print(f"error: {error.filename or 'file'}: {error.strerror}{way_out}.", file=sys.stderr)
+        hint = "; free some space and rerun the command" if full else ""
+        print(f"error: {error.filename or 'file'}: {error.strerror}{hint}.", file=sys.stderr)
         raise SystemExit(2) from None

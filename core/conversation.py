@@ -1,8 +1,8 @@
-"""How a conversation is written into a prompt: the one text form that the rewriter and the generator both see."""
+"""The text form of a conversation in the prompts of the rewriter and the generator."""
 
 
 def transcript(history: list[dict[str, str]], question: str | None = None) -> str:
-    """The conversation as plain lines, the current question last.
+    """Format a conversation as text, one message per line, with the current question last.
 
     For example `"User: Who made it?\\nAssistant: Ann Lee\\nUser: Where was she born?"`.
     """

@@ -36,17 +36,17 @@ class DataSettings(DataFiles):
     Args:
         format: `records` reads the project's own files; `topiocqa`, `qrecc` and `mtrag` read the published
             files (docs/data.md); `tiny_world` generates its files.
-        sets: several data sets, in place of the five files above: name -> its `train`, `test`, `qrels`, `train_qrels`
-            and `corpus`. Each turn is searched in the collection of its set.
-        holdout: where a set has no `test` file, keep this share of the conversations of its `train` file out of
-            training, to evaluate on: the last ones. The number is rounded up; less than a hundredth of a conversation
-            counts for nothing, so that 0.3333 is a third.
-        development_share: keep this share of the other conversations, the last of them, out of training too, to choose
-            settings with. The number is rounded up in the same way.
+        sets: several data sets instead of the five files above: name -> its `train`, `test`, `qrels`, `train_qrels`
+            and `corpus`. Each turn searches the collection of its own set.
+        holdout: for a set without a `test` file: share of the conversations in its `train` file to hold out for
+            evaluation, taken from the end. The number of conversations is rounded up, except for fractions below
+            0.01, so that 0.3333 means a third.
+        development_share: share of the remaining conversations to hold out for choosing settings, also taken from the
+            end and rounded in the same way.
         evaluate_on: evaluate on the `test` turns or on the `development` turns.
-        on_bad: a passage that cannot be used stops the run (`stop`), or is left out and counted (`skip`).
-        pool: use a small pooled collection in place of the whole: the gold passages of all turns, and this many
-            passages that BM25 finds for each question and each `rewrite`. 0 says that `corpus` is a pool already.
+        on_bad: `stop` the run at a passage that cannot be used, or `skip` and count such passages.
+        pool: search a small pooled collection instead of the whole: the gold passages of all turns, and this number
+            of BM25 results for each question and each `rewrite`. 0 means that `corpus` is already a pool.
         world_seed: seed of the tiny world.
     """
 
@@ -67,18 +67,18 @@ class DataSettings(DataFiles):
         if self.sets and present:
             raise InputError(
                 f"`data.{present[0]}` and `data.sets` are both set; move `{present[0]}` into a set of `data.sets`, or "
-                f"leave one of the two out (`--data.{present[0]} null`)."
+                f"remove one of the two (`--data.{present[0]} null`)."
             )
         if self.sets and self.format == "tiny_world":
             raise InputError(
-                "`data.sets` needs files; `data.format: tiny_world` makes its own. Leave one of the two out."
+                "`data.sets` needs files, but `data.format: tiny_world` generates its own. Remove one of the two."
             )
         sections = {"data": self} | {f"data.sets.{name}": files for name, files in self.sets.items()}
         for section, files in sections.items():
             if files.qrels and not files.test:
                 raise InputError(
-                    f"`{section}.qrels` belongs to `{section}.test`, which is not set; gold passages of turns that "
-                    f"`data.holdout` keeps from the `train` file are in `{section}.train_qrels`."
+                    f"`{section}.qrels` is for the turns of `{section}.test`, which is not set; for turns that "
+                    f"`data.holdout` takes from the `train` file, set `{section}.train_qrels`."
                 )
         if self.evaluate_on == "development" and not self.development_share:
             raise InputError(

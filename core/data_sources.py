@@ -1,4 +1,4 @@
-"""Data sets of a run: where their conversations and collections are."""
+"""The data sets of a run, and the files of their conversations and collections."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ PUBLISHED = ("topiocqa", "qrecc", "mtrag")  # formats with qrels in a separate f
 
 @dataclass(frozen=True)
 class DataSource:
-    """The files of one data set, and the shares of its conversations that are kept out of training.
+    """The files of one data set, and the shares of its conversations that are held out of training.
 
-    `name` is empty in a run without `data.sets`. `corpus` is a file or the name of a Hub data set. `holdout` is 0
-    where there is a `test` file. Files that are missing or do not fit raise an `InputError` that names the setting.
+    `name` is empty in a run without `data.sets`. `corpus` is a file or the name of a Hub data set. `holdout` is 0 if
+    `test` is set. Methods raise an `InputError` that names the setting if a file is missing or does not suit `format`.
     """
 
     name: str
@@ -37,7 +37,7 @@ class DataSource:
         return f"data.sets.{self.name}.{field}" if self.name else f"data.{field}"
 
     def field_of(self, split: str) -> str:
-        """The field whose file holds a split: `test` for test turns in a separate file, else `train`."""
+        """The field whose file contains a split: `test` for test turns in a separate file, else `train`."""
         return "test" if split == "test" and not self.holdout else "train"
 
     def has(self, split: str) -> bool:
@@ -45,7 +45,7 @@ class DataSource:
         return bool(getattr(self, self.field_of(split))) and (split != "development" or self.development_share > 0)
 
     def turns_file(self, split: str) -> Path:
-        """The file that holds a split. It must be set and exist."""
+        """The file that contains a split. It must be set and exist."""
         return self._file(self.field_of(split))
 
     def qrels_file(self, split: str) -> Path | None:
@@ -55,22 +55,22 @@ class DataSource:
             return None
         if self.format not in PUBLISHED:
             raise InputError(
-                f"`{self.setting(field)}` goes with a published `data.format` ({', '.join(PUBLISHED)}), not with "
-                f"`{self.format}`, whose turns carry `relevant` themselves; leave it out."
+                f"`{self.setting(field)}` needs a published `data.format` ({', '.join(PUBLISHED)}), got "
+                f"`{self.format}`, whose turns contain `relevant` themselves; remove the setting."
             )
         return self._file(field)
 
     def _file(self, field: str) -> Path:
         key, value = self.setting(field), getattr(self, field)
         if not value:
-            hint = ", or keep some turns of `train` with `--data.holdout 0.1`" if field == "test" else ""
+            hint = ", or hold out some turns of `train` with `--data.holdout 0.1`" if field == "test" else ""
             raise InputError(f"`{key}` is not set; name the file with `--{key} FILE`{hint}.")
         if not Path(value).is_file():
             raise InputError(f"`{key}`: no file at {value}.")
         return Path(value)
 
     def check_corpus(self) -> None:
-        """Make sure that the collection is a file, or reads like the name of a Hub data set."""
+        """Check that the collection is a file, or looks like the name of a Hub data set."""
         key = self.setting("corpus")
         if not self.corpus:
             raise InputError(f"`{key}` is not set; name a file or a data set of the Hub with `--{key} FILE_OR_NAME`.")
@@ -79,8 +79,8 @@ class DataSource:
 
 
 def data_sources(data: DataSettings, run_dir: Path) -> list[DataSource]:
-    """The data sets of a run: those of `data.sets`, or the one of the other `data` settings. The tiny world keeps its
-    files in `<run_dir>/data`."""
+    """The data sets of a run: those of `data.sets`, or the one of the other `data` settings. The files of the tiny
+    world are in `<run_dir>/data`."""
     if data.format == "tiny_world":
         files = {field: str(run_dir / "data" / f"{field}.jsonl") for field in ("train", "test", "corpus")}
         return [DataSource("", "records", **files)]
@@ -97,23 +97,23 @@ def data_sources(data: DataSettings, run_dir: Path) -> list[DataSource]:
 
 
 def sources_with(sources: Sequence[DataSource], split: str) -> list[DataSource]:
-    """The data sets that have turns of a split; it is an error if none has."""
+    """The data sets that have turns of a split; raises an InputError if none does."""
     chosen = [source for source in sources if source.has(split)]
     if not chosen and sources[0].name:
-        share = " or keep some turns of `train` for it with `--data.holdout 0.1`" if split == "test" else ""
+        share = ", or hold out some turns of `train` with `--data.holdout 0.1`" if split == "test" else ""
         field = sources[0].field_of(split)
-        raise InputError(f"no set of `data.sets` has a `{field}` file; name it in one of them{share}.")
+        raise InputError(f"no set of `data.sets` has a `{field}` file; set it in one of them{share}.")
     for source in chosen or sources[:1]:
         source.turns_file(split)
     return chosen
 
 
 def by_data_set(values: Mapping[str, Any]) -> Any:
-    """A value of each data set as a manifest holds it: by name, or the value itself in a run without `data.sets`."""
+    """The value of each data set as stored in a manifest: by name, or the bare value in a run without `data.sets`."""
     return values[""] if "" in values else dict(values)
 
 
 def is_hub_name(source: str) -> bool:
-    """Whether a text reads `owner/name` or `owner/name:split`, and not like a file."""
+    """Whether a text has the form `owner/name` or `owner/name:split` and no suffix of a file."""
     name = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(:\S+)?", source)
     return name is not None and Path(source).suffix.lower() not in FILE_SUFFIXES

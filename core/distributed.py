@@ -1,4 +1,4 @@
-"""Processes and threads: ranks, barriers, seeds that no process decides, and the lock of a run folder."""
+"""Several processes: ranks, barriers, seeds that are the same in every process, and the lock of a run folder."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ from core.errors import InputError, first_line
 if TYPE_CHECKING:
     from accelerate import PartialState
 
-LONGEST_WAIT = timedelta(days=1)  # for another process; a failed one ends the run at once
+LONGEST_WAIT = timedelta(days=1)  # timeout of barriers; a failed process ends the run at once
 _LOCKS: dict[Path, FileLock] = {}
 
 
@@ -26,7 +26,7 @@ def process() -> tuple[int, int]:
 
 
 def connected() -> "PartialState":
-    """Accelerate's state of several processes; the first call connects them and selects the GPU of this process."""
+    """Accelerate's process state; the first call connects the processes and selects the GPU of this one."""
     import torch
     from accelerate import PartialState
 
@@ -48,27 +48,27 @@ def wait_for_all() -> None:
 
 
 def check_launch() -> None:
-    """Refuse `accelerate launch --num_processes N` where it starts one process.
+    """Reject `accelerate launch --num_processes N` where it starts only one process.
 
-    It starts N processes on several GPUs only. Elsewhere it sets `MASTER_ADDR` as for N processes, but no
-    `WORLD_SIZE`, and starts a single one.
+    It starts N processes only on several GPUs. Otherwise it sets `MASTER_ADDR` as for N processes, but not
+    `WORLD_SIZE`, and starts a single process.
     """
     if not {"ACCELERATE_USE_CPU", "MASTER_ADDR"} <= os.environ.keys() or "WORLD_SIZE" in os.environ:
         return
     module = sys.modules["__main__"].__spec__
     script = ["-m", module.name] if module else sys.argv[:1]
     raise InputError(
-        "`accelerate launch --num_processes N` starts only one process where there are not several GPUs. For N "
+        "`accelerate launch --num_processes N` starts only one process on a machine without several GPUs. For N "
         f"processes, run `torchrun --nproc_per_node N {shlex.join([*script, *sys.argv[1:]])}`; for a single process, "
         "leave out `--num_processes` and unset `MASTER_ADDR`."
     )
 
 
 def lock_run_dir(run_dir: Path) -> None:
-    """Keep other processes out of a run folder until this one ends. Only rank 0 takes the lock.
+    """Lock a run folder until this process ends. Only rank 0 takes the lock.
 
     Raises:
-        InputError: another process works in the folder, or it cannot be a folder.
+        InputError: another process uses the folder, or it cannot be created.
     """
     if process()[0] != 0 or run_dir.resolve() in _LOCKS:
         return
@@ -80,13 +80,13 @@ def lock_run_dir(run_dir: Path) -> None:
     except Timeout as error:
         name = f" ({holder.read_text()})" if holder.exists() else ""
         raise InputError(
-            f"another process{name} is at work in {run_dir}; wait for it, or use another `--run.dir`."
+            f"another process{name} is using {run_dir}; wait for it to finish, or use another `--run.dir`."
         ) from error
     except OSError as error:
-        raise InputError(f"`run.dir`: {run_dir} cannot hold a run ({error.strerror}); name another folder.") from error
+        raise InputError(f"`run.dir`: {run_dir} cannot be used ({error.strerror}); choose another folder.") from error
     _LOCKS[run_dir.resolve()] = lock
 
 
 def seed_of(*parts: object) -> int:
-    """A 63-bit seed that depends on every part and on nothing else (not on the process, the batch or the order)."""
+    """A 63-bit seed that depends only on `parts`, not on the process, the batch or the order of calls."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1

@@ -1,9 +1,9 @@
-"""`InputError`: the error for bad input. Its message names the place and says how to fix it."""
+"""Errors for bad input. A message names the place and says how to fix it."""
 
 import difflib
 import re
 
-CREDENTIALS = re.compile(r"://([^/\s@]*|[^\s@]*:[^\s@]*)@")  # of a URL: `user@` or `user:password@`
+CREDENTIALS = re.compile(r"://([^/\s@]*|[^\s@]*:[^\s@]*)@")  # in a URL: `user@` or `user:password@`
 
 
 class InputError(ValueError):
@@ -11,18 +11,18 @@ class InputError(ValueError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, with the second where the first ends in a colon; the name of the error's
-    class where the message is empty."""
+    """The first line of an error's message, plus the second if the first ends with a colon; the name of the error's
+    class if the message is empty."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
-def short(value: object, most: int = 60) -> str:
-    """A value for an error message, shortened."""
+def short(value: object, max_length: int = 60) -> str:
+    """Shorten a value for an error message."""
     text = repr(value)
-    return text if len(text) <= most else text[: most - 3] + "..."
+    return text if len(text) <= max_length else text[: max_length - 3] + "..."
 
 
 def nearest(name: str, known: list[str]) -> str:
@@ -31,11 +31,11 @@ def nearest(name: str, known: list[str]) -> str:
 
 
 def did_you_mean(name: str, known: list[str]) -> str:
-    """The end of an error message: the closest known name; empty where none is close."""
+    """The end of an error message: the closest known name; empty if none is close."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean `{close[0]}`?" if close else ""
 
 
 def fields_of(record: dict) -> str:
-    """For an error message: the first fields that a record has."""
+    """The names of a record's first fields, for an error message."""
     return f"{', '.join(f'`{key}`' for key in list(record)[:8]) or 'none':.200}"

@@ -1,9 +1,9 @@
 """Generation, and scoring of given completions, with the log-probability and the entropy of every token.
 
-Transformers' `generate` keeps the logits of all steps if it is asked for them, and reads a prompt once per sample.
-Here both figures are taken from the raw logits of a step as it appears, prompts that begin alike share the pass over
-their common prefix, the samples of one prompt share its keys and values, and a sample depends on the seed and its
-prompt alone, not on the rest of the batch.
+Transformers' `generate` can return logits, but then keeps those of all steps, and it processes a prompt once per
+sample. Here, both values are computed from the raw logits at each step. Prompts with a common prefix share one forward
+pass over it, and the samples of a prompt share its keys and values. A sample depends only on its seed and prompt, not
+on the rest of the batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ class Completion:
     """A completion without its end-of-turn token.
 
     `logprobs` and `entropies` [tokens] describe the model's distribution before temperature and top-p, in nats.
-    `ended` tells whether the model ended the turn itself; `end_logprob` is the log-probability of that token.
+    `ended` is True if the model generated an end-of-turn token; `end_logprob` is the log-probability of that token.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Completion:
 
 TokenSampler = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Chooses next tokens: (log-probabilities [rows, vocabulary], steps [rows], row numbers [rows]) -> token ids [rows].
-The choice of a row is independent of the rest of the batch."""
+The choice for a row is independent of the rest of the batch."""
 
 
 def greedy(logprobs: Tensor, steps: Tensor, numbers: Tensor) -> Tensor:
@@ -57,17 +57,17 @@ def greedy(logprobs: Tensor, steps: Tensor, numbers: Tensor) -> Tensor:
 
 
 def entropy(logprobs: Tensor) -> Tensor:
-    """Entropy `H = -sum p log p` [rows], in nats, of log-probabilities [rows, vocabulary]; tokens of probability zero
-    add 0 (arXiv 2601.23129, section 3)."""
+    """Entropy `H = -sum p log p` [rows], in nats, of log-probabilities [rows, vocabulary]; tokens with probability
+    zero add 0 (arXiv 2601.23129, section 3)."""
     return torch.special.entr(logprobs.exp()).sum(-1)
 
 
 def token_logprobs_and_entropies(
     logits: Tensor, choose: Callable[[Tensor, slice], Tensor]
 ) -> tuple[list[int], list[float], list[float]]:
-    """Choose a token for each row of raw logits [rows, vocabulary]; take its log-probability and the row's entropy.
+    """Choose a token for each row of raw logits [rows, vocabulary]; return ids, their log-probabilities and entropies.
 
-    `choose` takes the log-probabilities of a few rows, in float32, and their slice; it returns token ids.
+    `choose` maps the float32 log-probabilities of a few rows, and the slice of these rows, to token ids.
     """
     size = max(1, ROWS_IN_FLOAT32[logits.is_cuda] // logits.shape[-1])
     parts = []
@@ -88,16 +88,16 @@ def generate(
     choose: TokenSampler = greedy,
     samples: int = 1,
 ) -> list[list[Completion]]:
-    """Continue each prompt.
+    """Generate completions for each prompt.
 
     The samples of a prompt are branches of one row: they share its keys and values, and a 4D attention mask hides
-    them from each other. Where a model takes no such mask, the prompt is repeated, and its pass shared.
+    them from each other. If the model does not support such masks, the prompt is repeated, and its prefill is shared.
 
     Args:
         lm: the model.
-        prompts: token ids of each prompt, of any lengths; with `max_new_tokens` they must fit the model's context.
-        max_new_tokens: longest completion.
-        batch_tokens: most tokens of a batch, completions included.
+        prompts: token ids of each prompt, of any length; with `max_new_tokens` they must fit the model's context.
+        max_new_tokens: maximum length of a completion.
+        batch_tokens: maximum tokens of a batch, including completions.
         choose: chooses the next tokens; row numbers are `prompt * samples + sample`.
         samples: completions per prompt.
 
@@ -105,7 +105,7 @@ def generate(
         `samples` completions for each prompt.
 
     Raises:
-        InputError: a prompt alone does not fit in memory.
+        InputError: a single prompt does not fit in memory.
     """
     if samples > 1 and not lm.takes_4d_masks:
         repeated = [prompt for prompt in prompts for _ in range(samples)]
@@ -125,36 +125,36 @@ def generate(
 def score_completions(
     lm: LanguageModel, prompts: Sequence[list[int]], completions: Sequence[list[int]], batch_tokens: int
 ) -> list[Completion]:
-    """Log-probability and entropy at each token of given completions, by teacher forcing.
+    """Compute the log-probability and entropy at each token of given completions, by teacher forcing.
 
     Args:
         lm: the model.
-        prompts: token ids of the prompt of each completion; what prompts share at their beginnings is read once.
+        prompts: token ids of the prompt of each completion; a common prefix of prompts is processed once.
         completions: token ids, at least one each.
-        batch_tokens: most tokens of a batch.
+        batch_tokens: maximum tokens of a batch.
 
     Returns:
-        For each completion its `logprobs` and `entropies`. Logits are computed at its tokens only.
+        The `logprobs` and `entropies` of each completion. Logits are computed only at its tokens.
 
     Raises:
-        InputError: a prompt alone does not fit in memory.
+        InputError: a single prompt does not fit in memory.
     """
     scored = [Completion(ids) for ids in completions]
     sequences = [prompt + ids[:-1] for prompt, ids in zip(prompts, completions, strict=True)]
 
     def process(batch: list[PrefixGroup]) -> None:
         members = [i for group in batch for i in group.members]
-        kept = max(len(completions[i]) for i in members)
-        _, _, logits = _prefill(lm, batch, sequences, kept)
+        longest = max(len(completions[i]) for i in members)
+        _, _, logits = _prefill(lm, batch, sequences, longest)
         rows = [row for row, i in enumerate(members) for _ in completions[i]]
-        columns = [column for i in members for column in range(kept - len(completions[i]), kept)]
+        columns = [column for i in members for column in range(longest - len(completions[i]), longest)]
         tokens = torch.tensor([token for i in members for token in completions[i]], device=lm.device)
         _, logprobs, entropies = token_logprobs_and_entropies(logits[rows, columns], lambda _, part: tokens[part])
         values = iter(zip(logprobs, entropies, strict=True))
         for i in members:
             scored[i].logprobs, scored[i].entropies = map(list, zip(*islice(values, len(completions[i])), strict=True))
 
-    # A row counts as at least its share of the logits that one pass may hold.
+    # Longer completions count as more tokens, so that a batch has at most `LOGITS_PER_PASS` elements of logits.
     logits_per_token = lm.model.config.get_text_config().vocab_size * batch_tokens / LOGITS_PER_PASS[lm.on_gpu]
     lengths = [
         max(len(sequence), int(len(ids) * logits_per_token))
@@ -166,28 +166,28 @@ def score_completions(
 
 
 def _prefix_limits(lm: LanguageModel, prompts: Sequence[list[int]], lengths: Sequence[int]) -> list[int]:
-    """Most tokens of each prompt that others may share; 0 where padding could fill a sliding window."""
+    """Maximum length of the shared prefix of each prompt; 0 if padding could fill a sliding window."""
     if lm.sliding_window is not None and lm.sliding_window < 2 * max(lengths, default=0):
         return [0] * len(prompts)
     return [len(prompt) - 1 for prompt in prompts]
 
 
 def _padded(rows: Sequence[list[int]], value: int = 0, side: str = "right") -> Tensor:
-    """Token ids or other numbers, [rows, longest row]."""
+    """Integers padded to a tensor [rows, longest row]."""
     return pad_sequence([torch.tensor(row, dtype=torch.long) for row in rows], True, value, side)
 
 
 def _prefill(
-    lm: LanguageModel, batch: list[PrefixGroup], sequences: Sequence[list[int]], kept: int
+    lm: LanguageModel, batch: list[PrefixGroup], sequences: Sequence[list[int]], last_columns: int
 ) -> tuple[Cache, Tensor, Tensor]:
-    """Read sequences: the prefix of each group once, then what follows it in each member.
+    """Run the model on sequences: once on the prefix of each group, then on the suffix of each member.
 
-    Prefixes are padded on the right, where no token sees the padding; what follows is padded on the left, so that
-    all sequences end in the last column.
+    Prefixes are padded on the right, where no token sees the padding; suffixes are padded on the left, so that all
+    sequences end in the last column.
 
     Returns:
-        The cache; which of its slots each sequence sees, [sequences, slots]; the logits of the last `kept` columns,
-        [sequences, kept, vocabulary].
+        The cache; the mask of the slots that each sequence sees, [sequences, slots]; the logits of the last columns,
+        [sequences, last_columns, vocabulary].
     """
     cache, pad = new_cache(lm.model), lm.tokenizer.pad_token_id
     prefixes = _padded([sequences[group.members[0]][: group.prefix_length] for group in batch], pad)
@@ -195,7 +195,7 @@ def _prefill(
     if prefixes.shape[1]:
         lm.model(input_ids=prefixes.to(lm.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
         if len(group_of_row) > len(batch):
-            cache.batch_select_indices(group_of_row)  # on the CPU: layers may be on several GPUs
+            cache.batch_select_indices(group_of_row)  # indices on the CPU: layers may be on several GPUs
     prefix_lengths = torch.tensor([group.prefix_length for group in batch])[group_of_row, None]
     suffixes = [sequences[i][group.prefix_length :] for group in batch for i in group.members]
     real = _padded([[1] * len(suffix) for suffix in suffixes], side="left").bool()
@@ -207,7 +207,7 @@ def _prefill(
         position_ids=positions.to(lm.device),
         past_key_values=cache,
         use_cache=True,
-        logits_to_keep=kept,
+        logits_to_keep=last_columns,
     )
     return cache, visible, output.logits
 
@@ -220,7 +220,7 @@ def _decode(
     choose: TokenSampler,
     samples: int,
 ) -> dict[int, list[Completion]]:
-    """Decode a batch, with a row of the cache for each prompt; returns prompt number -> completions."""
+    """Decode a batch, with one row of the cache per prompt; returns prompt number -> completions."""
     cache, visible, logits = _prefill(lm, batch, prompts, 1)
     visible = visible[:, None].expand(-1, samples, -1)  # [rows, samples, slots]
     members = [i for group in batch for i in group.members]

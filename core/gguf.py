@@ -1,7 +1,7 @@
-"""Models in GGUF files (llama.cpp): converted once to safetensors, which is what is trained and loaded.
+"""GGUF models (llama.cpp): converted once to safetensors, then loaded and trained like other models.
 
-A converted model is a folder in the user's cache, named by the SHA-256 of its file. It holds weights, settings,
-tokenizer, chat template and generation settings, and depends on nothing but the file.
+A converted model is a folder in the user's cache, named after the SHA-256 of its file. It contains weights, config,
+tokenizer, chat template and generation config, and depends only on the file.
 """
 
 import tempfile
@@ -17,33 +17,33 @@ from core.cache import build_once, cached_sha256, user_cache
 from core.errors import InputError, first_line
 from core.progress import log
 
-# `tokenizer.ggml.pre` of vocabularies that take each digit alone; llama.cpp does, Transformers reads them as GPT-2's.
+# Values of `tokenizer.ggml.pre` whose tokenizers split numbers into digits; Transformers loads them as GPT-2's.
 SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r")
 
 
 def is_gguf(name: str) -> bool:
-    """Whether a model's name is that of a GGUF file, and not of a folder or of a model on the Hub."""
+    """Whether a model's name is a GGUF file, not a folder or a model on the Hub."""
     return name.lower().endswith(".gguf") and not Path(name).is_dir()
 
 
 def gguf_sha256(name: str) -> str:
-    """SHA-256 of a GGUF file, which is noted in the user's cache."""
+    """SHA-256 of a GGUF file, stored in the user's cache."""
     path, cache = Path(name), user_cache()
     if not path.is_file():
-        raise InputError(f"there is no model file {path}; `make smollm2` makes models/smollm2-135m-instruct.gguf.")
+        raise InputError(f"no model file at {path}; `make smollm2` creates models/smollm2-135m-instruct.gguf.")
     try:
         return cached_sha256(path, cache)
     except OSError as error:
         raise InputError(
-            f"{error.filename or path}: {error.strerror}; converted models are kept in {cache}, and the variable "
-            "XDG_CACHE_HOME names another place."
+            f"{error.filename or path}: {error.strerror}; converted models are stored in {cache}. Set XDG_CACHE_HOME "
+            "to use another folder."
         ) from error
 
 
 def model_folder(name: str) -> str:
-    """What Transformers loads for a model's name: the converted folder of a GGUF file, else the name itself.
+    """The name that Transformers loads for a model: the converted folder of a GGUF file, else the name itself.
 
-    A file is converted when it is asked for first. Of several processes one converts it, and the others wait.
+    A file is converted on first use. One process converts it while the others wait.
 
     Raises:
         InputError: the GGUF file is missing, damaged or of an unknown architecture, or the package `gguf` is missing.
@@ -54,12 +54,12 @@ def model_folder(name: str) -> str:
 
     def build(partial: Path) -> None:
         if find_spec("gguf") is None:
-            raise InputError(f"{name}: a GGUF file is read with the package `gguf`; `pip install gguf` installs it.")
+            raise InputError(f"{name}: GGUF files need the package `gguf`; install it with `pip install gguf`.")
         log.info("%s: converting to safetensors (once)", name)
         start = time.monotonic()
         try:
             convert(Path(name), partial)
-        except Exception as error:  # whatever a reader may raise for a damaged file
+        except Exception as error:  # a reader may raise any error for a damaged file
             raise InputError(
                 f"{name} cannot be converted: {first_line(error).rstrip('.')}. Is the file complete, and does "
                 "Transformers read its architecture from GGUF (docs/models.md)?"
@@ -72,15 +72,15 @@ def model_folder(name: str) -> str:
 
 
 def convert(path: Path, folder: Path) -> None:
-    """Write the model of a GGUF file as safetensors.
+    """Convert the model of a GGUF file to safetensors.
 
-    Weights become float32: a quantized weight is an integer times a float16 scale, and has more digits than bfloat16.
-    A model is rounded when it is loaded, where `rewriter.dtype` or `generator.dtype` say so.
+    Weights become float32: a quantized weight is an integer times a float16 scale, which bfloat16 would round. They
+    are rounded only when the model is loaded, to `rewriter.dtype` or `generator.dtype`.
     """
     from gguf import GGUFReader  # an optional package
 
     vocabulary = GGUFReader(path).get_field("tokenizer.ggml.pre")
-    with tempfile.TemporaryDirectory() as scratch:  # files beside the GGUF file must not decide anything
+    with tempfile.TemporaryDirectory() as scratch:  # keeps other files beside the GGUF file from being read
         (Path(scratch) / "model.gguf").symlink_to(path.resolve())
         source = {"pretrained_model_name_or_path": scratch, "gguf_file": "model.gguf"}
         tokenizer = AutoTokenizer.from_pretrained(**source)
@@ -94,7 +94,7 @@ def convert(path: Path, folder: Path) -> None:
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )
-    with torch.device("meta"):  # a model that was read from GGUF cannot be saved; its weights move to one that can
+    with torch.device("meta"):  # a model loaded from GGUF cannot be saved; move its weights to one that can
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(dequantized.state_dict(), assign=True)
     model.tie_weights()

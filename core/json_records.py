@@ -1,4 +1,4 @@
-"""Typed records from JSON objects and back. Errors name the place, the field, the value and what is expected."""
+"""Convert JSON objects to typed records and back. Errors name the place, the field, the value and the requirement."""
 
 import json
 from dataclasses import fields, is_dataclass
@@ -26,15 +26,15 @@ EXPECTED = {
 
 
 def parse_record(kind: type[T], record: dict[str, Any], place: str) -> T:
-    """A record of a type from a JSON object; fields that are null count as missing.
+    """Convert a JSON object to a record; null fields count as missing.
 
     Args:
         kind: a dataclass of `core.records`.
-        record: the JSON object; fields that the type does not have are ignored.
+        record: the JSON object; fields that `kind` does not have are ignored.
         place: file and line, for the message.
 
     Raises:
-        InputError: a field is missing or has a wrong value; begins with `place`.
+        InputError: a field is missing or has a wrong value; the message starts with `place`.
     """
     values = {key: value for key, value in record.items() if value is not None}
     try:
@@ -44,11 +44,11 @@ def parse_record(kind: type[T], record: dict[str, Any], place: str) -> T:
 
 
 def explain(error: dict[str, Any], record: dict[str, Any]) -> str:
-    """One of pydantic's errors in a sentence."""
+    """Describe a pydantic error in a sentence."""
     path, context = name_of(error["loc"]), error.get("ctx", {})
     if error["type"] in ("missing", "missing_argument"):
         if len(error["loc"]) == 1:
-            return f"the field `{path}` is missing (there are: {fields_of(record)})."
+            return f"the field `{path}` is missing (fields: {fields_of(record)})."
         return f"`{path}` is missing."
     expected = EXPECTED.get(error["type"]) or context.get("error") or context.get("expected")
     requirement = f"must be {expected}" if expected else error["msg"].replace("Input should", "must")
@@ -56,7 +56,7 @@ def explain(error: dict[str, Any], record: dict[str, Any]) -> str:
 
 
 def to_json_dict(record: Any) -> Any:
-    """A dataclass record as a JSON-ready dict; fields that are empty by default, and are empty, are left out."""
+    """Convert a record to a JSON-serializable dict; fields that are empty by default are omitted if empty."""
     if isinstance(record, Hit):
         return record._asdict()
     if is_dataclass(record):
@@ -75,5 +75,5 @@ def to_json_dict(record: Any) -> Any:
 
 
 def to_json_line(record: Any) -> str:
-    """A record as a line of JSONL, with its line end."""
+    """Format a record as a line of JSONL, including the line break."""
     return json.dumps(to_json_dict(record), ensure_ascii=False, allow_nan=False) + "\n"

@@ -5,11 +5,11 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
-SPARE_SLOTS = 64  # tokens for which a layer makes room at once
+SPARE_SLOTS = 64  # number of tokens by which a buffer grows
 
 
 class GrowingLayer(DynamicLayer):
-    """A cache layer that writes new tokens into spare room; `DynamicLayer` copies all tokens at every step."""
+    """A cache layer that writes new tokens into a larger buffer; `DynamicLayer` copies all tokens at every step."""
 
     buffers: tuple[Tensor, Tensor] | None = None
 

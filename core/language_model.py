@@ -1,4 +1,4 @@
-"""Causal language models: loading, what identifies one, and the room that its context leaves."""
+"""Causal language models: loading, and checks that a model can be used."""
 
 import warnings
 from collections.abc import Iterator
@@ -28,24 +28,24 @@ from core.errors import InputError, first_line
 from core.gguf import model_folder
 from core.progress import log
 
-# For a tokenizer without a chat template; a completion begins with a blank, so that prompts stay prefixes.
+# For tokenizers without a chat template. A reply starts with a space, so that the prompt's tokens stay a prefix.
 PLAIN_TEMPLATE = (
     "{{ bos_token or '' }}{% for m in messages %}"
     "{% if m['role'] == 'assistant' %}{{ 'Reply: ' + m['content'] + eos_token }}"
     "{% else %}{{ m['content'] + '\n\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Reply:' }}{% endif %}"
 )
-NO_THINKING = "{%- set enable_thinking = false -%}"  # before the templates of Qwen3, GLM 4.5 and the like
+NO_THINKING = "{%- set enable_thinking = false -%}"  # prepended to the templates of Qwen3, GLM 4.5 and others
 LOADING_ERRORS = (
     OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError, TemplateError,
     UserWarning, AssertionError,
 )  # fmt: skip
-COUNTS_GAPS = ("mpt", "gpt_neo")  # the gaps between rows of a batch count as distance, in alibi or a local window
+COUNTS_PADDING = ("mpt", "gpt_neo")  # padding counts as distance between tokens, in ALiBi or a local window
 
 
 @dataclass
 class LanguageModel:
-    """A causal LM with its tokenizer. `name` is what the user wrote."""
+    """A causal LM with its tokenizer. `name` is the name in the settings."""
 
     name: str
     model: PreTrainedModel
@@ -57,7 +57,7 @@ class LanguageModel:
 
     @property
     def context(self) -> int:
-        """Longest sequence the model takes, in tokens."""
+        """Maximum length of a sequence, in tokens."""
         config = self.model.config.get_text_config()
         return getattr(config, "max_position_embeddings", None) or 1 << 20
 
@@ -67,14 +67,14 @@ class LanguageModel:
 
     @property
     def sliding_window(self) -> int | None:
-        """The shortest attention window of a layer, in tokens; None where every layer sees all tokens."""
+        """The shortest attention window of a layer, in tokens; None if every layer sees all tokens."""
         layers = DynamicCache(config=self.model.config).layers
         return min((layer.sliding_window for layer in layers if layer.is_sliding), default=None)
 
     @cached_property
     def takes_4d_masks(self) -> bool:
-        """Whether a 4D attention mask decides what each token sees, tried on three tokens: the third continues the
-        first and must not see the second."""
+        """Whether the model follows a 4D attention mask, tested on three tokens: the third continues the first and
+        must not see the second."""
         if self.sliding_window is not None:
             return False
         mask = torch.zeros(1, 1, 3, 3, dtype=self.model.dtype, device=self.device)
@@ -108,7 +108,7 @@ class LanguageModel:
 
 
 def stop_ids_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Tokens that end a turn: those of the tokenizer and of the generation config."""
+    """Ids of the tokens that end a turn, from the tokenizer and the generation config."""
     configured = model.generation_config.eos_token_id if model.generation_config else None
     ids = configured if isinstance(configured, list) else [configured]
     return sorted({i for i in [tokenizer.eos_token_id, *ids] if i is not None})
@@ -126,20 +126,20 @@ def load_language_model(
     """Load a model in evaluation mode.
 
     Args:
-        name: folder, Hub id or `.gguf` file; safetensors, no remote code.
+        name: folder, Hub id or `.gguf` file; only safetensors, no remote code.
         adapter: folder or Hub id of a PEFT adapter.
         dtype: float32, bfloat16 or float16.
         trainable: whether the adapter's weights are to be trained.
-        device: such as `cpu` or `cuda:1`; the best there is when not given.
+        device: such as `cpu` or `cuda:1`; by default the GPU, if there is one.
         quantization: `4bit` for QLoRA's NormalFloat (arXiv 2305.14314); None keeps the weights in `dtype`.
         device_map: `auto` spreads the layers over all GPUs, then the CPU; None puts the model on `device`.
 
     Raises:
-        InputError: the model cannot be loaded; names it and the cause.
+        InputError: the model cannot be loaded; the message names it and the cause.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        usable = torch.device(device).type != "meta"  # which holds no values
+        usable = torch.device(device).type != "meta"  # tensors without values
     except RuntimeError:
         usable = False
     if not usable:
@@ -148,7 +148,8 @@ def load_language_model(
         )
     if device_map and process()[1] > 1:
         raise InputError(
-            "`device_map: auto` spreads a model over all GPUs for one process; leave it out, or start one."
+            "`device_map: auto` spreads a model over all GPUs for one process; remove the setting, or start a single "
+            "process."
         )
     placement = {"device_map": device_map or {"": device}} if device_map or quantization else {}
     folder = model_folder(name)
@@ -156,7 +157,7 @@ def load_language_model(
         for part in (folder, adapter or ""):
             check_folder(part)
         if adapter and (Path(adapter) / "adapter/adapter_config.json").is_file():
-            raise FileNotFoundError(f"the adapter is the folder {Path(adapter) / 'adapter'}")
+            raise FileNotFoundError(f"the adapter is in the folder {Path(adapter) / 'adapter'}")
         if adapter:
             check_adapter(folder, adapter)
         tokenizer = load_tokenizer(folder)
@@ -167,7 +168,7 @@ def load_language_model(
         if missing := report["missing_keys"]:
             raise ValueError(f"{len(missing)} weights are missing, such as {min(missing)}")
         if extra := report["unexpected_keys"]:
-            log.warning("%s: %d weights do not fit its settings (first: `%s`)", name, len(extra), min(extra))
+            log.warning("%s: %d weights are not part of the model (first: `%s`)", name, len(extra), min(extra))
         check_batches(name, model)
         if quantization and trainable:
             model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
@@ -176,19 +177,19 @@ def load_language_model(
                 warnings.filterwarnings("error", message="Found missing adapter keys")
                 model = PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
             if dtype == "float32" and not (trainable or placement):
-                model = model.merge_and_unload()  # faster by half; fewer bits would round small changes away
+                model = model.merge_and_unload()  # faster; in 16 bits, small changes would be rounded away
         tokenizer.apply_chat_template(
             [{"role": "user", "content": "?"}], add_generation_prompt=True, return_dict=False
         )
         model = (model if placement else model.to(device)).eval()
     except LOADING_ERRORS as error:
-        what = f"{name} with adapter {adapter}" if adapter else name
-        raise InputError(f"the model `{what}` cannot be loaded: {first_line(error)}") from error
+        full_name = f"{name} with adapter {adapter}" if adapter else name
+        raise InputError(f"the model `{full_name}` cannot be loaded: {first_line(error)}") from error
     return LanguageModel(name, model, tokenizer)
 
 
 def four_bits() -> BitsAndBytesConfig:
-    """Weights in 4 bits (NormalFloat), which compute in bfloat16.
+    """Quantization to 4 bits (NormalFloat), with computation in bfloat16.
 
     Raises:
         InputError: the package bitsandbytes is not installed.
@@ -201,41 +202,43 @@ def four_bits() -> BitsAndBytesConfig:
 
 
 def check_folder(name: str) -> None:
-    """Make sure that a name which can only be a folder's is one; the Hub would say something else about it."""
+    """Check that a name that reads like a path is a folder; the Hub's own error would mislead."""
     if name.startswith(("/", ".", "~")) and not Path(name).is_dir():
-        raise FileNotFoundError(f"there is no folder {name}")
+        raise FileNotFoundError(f"no folder at {name}")
 
 
 def check_batches(name: str, model: PreTrainedModel) -> None:
-    """Make sure that a model gives a prompt in a batch the numbers that it gives it alone (a `ValueError` says why
-    not); warn where that ends at some length."""
+    """Check that batching does not change the model's outputs for a prompt; warn if it does for long prompts.
+
+    Raises:
+        ValueError: batching changes the outputs; the message gives the reason.
+    """
     config = model.config.get_text_config()
     for layer in DynamicCache(config=model.config).layers:
         if isinstance(layer, LinearAttentionLayer) or not isinstance(layer, DynamicLayer):
             raise ValueError(
-                f"a `{config.model_type}` model keeps a state of all it has read ({type(layer).__name__}); prompts "
-                "that are read together need the keys and values of each token"
+                f"a `{config.model_type}` model keeps a recurrent state ({type(layer).__name__}); batching prompts "
+                "needs the keys and values of each token"
             )
-    if config.model_type in COUNTS_GAPS:
+    if config.model_type in COUNTS_PADDING:
         raise ValueError(
-            f"a `{config.model_type}` model gives other numbers to a prompt that is read with longer ones"
+            f"the outputs of a `{config.model_type}` model for a prompt change in a batch with longer prompts"
         )
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = {part.get("rope_type") for part in (rope, *rope.values()) if isinstance(part, dict)}
     chunk = getattr(config, "attention_chunk_size", None)
     if changing := sorted(kinds & {"dynamic", "longrope"}):
-        log.warning("%s: a rope `%s` is another for long prompts, and so for short ones that are read with them; keep "
-                    "all to %s tokens", name, changing[0], rope.get("original_max_position_embeddings")
-                    or config.max_position_embeddings)  # fmt: skip
+        log.warning("%s: RoPE scaling `%s` depends on the longest prompt in a batch, so short prompts batched with "
+                    "long ones get different outputs; keep prompts to %s tokens", name, changing[0],
+                    rope.get("original_max_position_embeddings") or config.max_position_embeddings)  # fmt: skip
     elif chunk:
-        log.warning("%s: keep prompts to %d tokens, the chunk of its attention; beyond it, numbers depend on what is "
-                    "read beside a prompt", name, chunk)  # fmt: skip
+        log.warning("%s: keep prompts to %d tokens, the size of an attention chunk; beyond it, outputs depend on the "
+                    "other prompts of a batch", name, chunk)  # fmt: skip
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer, padding on the left; a missing pad token becomes the end token, a missing chat template a plain
-    one. A template that lets the model think before it answers only if asked (Qwen3's) is told not to, in training
-    too."""
+    """Load a tokenizer that pads on the left. The end token replaces a missing pad token, and a plain template a
+    missing chat template. Optional thinking (Qwen3) is turned off in the template, for training too."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder(name), padding_side="left", trust_remote_code=False)
     if tokenizer.chat_template is None:
         tokenizer.chat_template = PLAIN_TEMPLATE
@@ -248,7 +251,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def check_room(lm: LanguageModel, max_new_tokens: int, key: str) -> None:
-    """Make sure that the longest output, by the setting or flag `key`, leaves room for a prompt."""
+    """Check that the maximum output length, set by `key`, leaves room for a prompt in the context."""
     if max_new_tokens >= lm.context:
         raise InputError(
             f"`{key}` must be below the context of {lm.name} ({lm.context} tokens), got {max_new_tokens}."

@@ -1,4 +1,4 @@
-"""Models by name: what the settings ask for, what identifies a model, and several adapters on one base model."""
+"""Models before loading: their settings and fingerprints; several adapters on one base model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,13 +25,13 @@ class ModelSpec:
 
     @classmethod
     def of(cls, options: ModelSettings) -> "ModelSpec":
-        """The model of the settings."""
+        """The model named in the settings."""
         return cls(options.model, options.adapter, options.dtype, options.quantization, options.device_map)
 
     @property
     def fingerprint(self) -> str:
-        """The hash of weights, configuration and tokenizer (of the file, for a GGUF file), or the Hub id; and the
-        quantization."""
+        """The hash of weights, config and tokenizer (of the whole file, for GGUF) or the Hub id, of model and adapter;
+        then the quantization."""
         parts = [fingerprint_of(part) for part in (self.name, self.adapter) if part]
         return "+".join([*parts, *filter(None, [self.quantization])])
 
@@ -45,19 +45,19 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model on a server with the OpenAI protocol: the address that ends in `/v1`, and its name there."""
+    """A model on an OpenAI-compatible server: the URL, which ends in `/v1`, and the name of the model there."""
 
     url: str
     name: str
 
     @property
     def fingerprint(self) -> dict[str, str]:
-        """What a stage records of it; a server gives no hash of its weights."""
+        """The URL and the name, which a stage records; a server provides no hash of its weights."""
         return {"url": self.url, "served_model": self.name}
 
 
 def rewriter_spec(options: RewriterSettings) -> ModelSpec:
-    """The rewriter before training, which must be set."""
+    """The rewriter before training; `rewriter.model` must be set."""
     if not options.model:
         raise InputError(
             "`rewriter.model` is not set; name a folder, a Hub id or a `.gguf` file with `--rewriter.model MODEL`."
@@ -66,7 +66,7 @@ def rewriter_spec(options: RewriterSettings) -> ModelSpec:
 
 
 def generator_spec(options: GeneratorSettings, rewriter: RewriterSettings) -> ModelSpec:
-    """The generator: the rewriter before training where no model is named."""
+    """The generator; the rewriter before training if `generator.model` is not set."""
     if not options.model:
         return replace(ModelSpec.of(options), name=rewriter_spec(rewriter).name, adapter=rewriter.adapter)
     return ModelSpec.of(options)
@@ -83,9 +83,11 @@ def fingerprint_of(name: str) -> str:
 
 
 def load_with_adapters(spec: ModelSpec, adapters: Mapping[str, str]) -> LanguageModel:
-    """Load one base model (the adapter of `spec` is ignored) with adapters, name -> folder or Hub id.
+    """Load one base model with several adapters; `LanguageModel.using` switches between them.
 
-    `LanguageModel.using` switches between them.
+    Args:
+        spec: the base model; its own adapter is ignored.
+        adapters: name -> folder or Hub id.
 
     Raises:
         InputError: the model or an adapter cannot be loaded.

@@ -63,10 +63,10 @@ def refused(folder, capsys, turns=(TURN,), documents=DOCUMENTS, flags=()):
         ([TURN | {"history": "x"}], "turns.jsonl:1: `history` must be a list, got 'x'."),
         ([TURN | {"history": [{"role": "bot", "content": "x"}]}], "`history[0].role` must be 'user' or 'assistant'"),
         ([TURN | {"relevant": {"d1": "1"}}], "turns.jsonl:1: `relevant.d1` must be a whole number, got '1'."),
-        ([{"id": "c_1", "question": "x"}], "the field `history` is missing (there are: `id`, `question`)"),
+        ([{"id": "c_1", "question": "x"}], "the field `history` is missing (fields: `id`, `question`)"),
         ([TURN | {"question": " \n"}], "turns.jsonl:1: `question` must be a string that is not empty, got ' \\n'."),
         ([TURN | {"id": "c\x1b[31m"}], "`id` must be a string without control characters, got 'c\\x1b[31m'"),
-        ([TURN | {"question": "\ud800?"}], "turns.jsonl:1: half a character (a lone surrogate) in a string."),
+        ([TURN | {"question": "\ud800?"}], "turns.jsonl:1: a string contains half a character (a lone surrogate)."),
         (["\x00" * 8], "turns.jsonl:1: not valid JSON: Expecting value at column 1."),
         (['{"id": "c_1", "history": [], "question": "\x00"}'], "not valid JSON: Invalid control character"),
         ([TURN, TURN], "turns.jsonl:2: the id `c_1` is repeated; ids of turns must be unique."),
@@ -82,7 +82,7 @@ def test_bad_turns_are_named(tmp_path, capsys, turns, expected):
     [
         (["nothing"], "the collection is empty; passages with `id` and `text` are expected. None of its 1 "
                       "records can be used; the first: "),
-        ([*DOCUMENTS, {"id": "d3"}], "corpus.jsonl:3: the field `text` is missing (there are: `id`). There are 1 bad"),
+        ([*DOCUMENTS, {"id": "d3"}], "corpus.jsonl:3: the field `text` is missing (fields: `id`). There are 1 bad"),
         ([*DOCUMENTS, {"id": 3, "text": "x"}], "corpus.jsonl:3: `id` must be a string, got 3."),
         ([*DOCUMENTS, DOCUMENTS[0]], "corpus.jsonl:3: the id `d1` appears twice; ids must be unique. There are 1 bad"),
         ([*DOCUMENTS, {"id": "d3", "text": "\ud800"}], "corpus.jsonl:3: half a character (a lone surrogate)"),
@@ -142,16 +142,14 @@ def test_relevant_documents_that_are_unknown(tmp_path, capsys):
 def test_a_run_folder_that_cannot_be_written_is_named(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     line = refused(tmp_path, capsys, flags=["--run.dir", tmp_path / "file/run"])
-    assert f"`run.dir`: {tmp_path}/file/run cannot hold a run (Not a directory); name another folder." in line
+    assert f"`run.dir`: {tmp_path}/file/run cannot be used (Not a directory); choose another folder." in line
 
 
 @pytest.mark.parametrize("section", ["rewriter", "generator"])
 def test_an_adapter_of_another_base_model_is_named_before_any_work(tmp_path, capsys, adapters, section):
     flags = [f"--{section}.model", MODEL, f"--{section}.adapter", adapters["first"]]
     line = refused(tmp_path, capsys, flags=flags)
-    assert (
-        f"the adapter {adapters['first']} is of another base model than `{MODEL}`: the shape of `base_model." in line
-    )
+    assert f"the adapter {adapters['first']} does not belong to `{MODEL}`: the shape of `base_model." in line
 
 
 def test_an_adapter_with_more_layers_than_the_model_is_refused(tmp_path, lm, random_llama, adapters):

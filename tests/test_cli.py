@@ -96,7 +96,7 @@ def test_help_has_types_and_defaults(capsys):
         (InputError("`x` is bad."), 2, "error: `x` is bad.\n"),
         (KeyboardInterrupt(), 130, "stopped.\n"),
         (KeyboardInterrupt(15), 143, "stopped.\n"),
-        (OSError(28, "No space left on device", "f"), 2, "error: f: No space left on device; free some space, then"),
+        (OSError(28, "No space left on device", "f"), 2, "error: f: No space left on device; free some space and"),
     ],
 )
 def test_errors_become_one_line_and_a_status(capsys, error, status, said):

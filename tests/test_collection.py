@@ -59,7 +59,7 @@ def test_parquet_with_whole_numbers_as_ids(tmp_path):
 
 def test_a_table_without_ids_is_named(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table({"text": ["one"], "number": [5]}), tmp_path / "c.parquet")
-    with pytest.raises(InputError, match=r"c.parquet:1: the field `id` is missing \(there are: `text`\)"):
+    with pytest.raises(InputError, match=r"c.parquet:1: the field `id` is missing \(fields: `text`\)"):
         open_collection(str(tmp_path / "c.parquet"), tmp_path / "cache")
 
 

@@ -34,7 +34,7 @@ def test_limit_takes_the_first(tmp_path):
 @pytest.mark.parametrize(
     ("records", "expected"),
     [
-        ([{"id": "a", "history": []}], r":1: the field `question` is missing \(there are: `id`, `history`\)"),
+        ([{"id": "a", "history": []}], r":1: the field `question` is missing \(fields: `id`, `history`\)"),
         ([{"id": "a", "question": None, "history": []}], ":1: the field `question` is missing"),
         ([TURN | {"question": " "}], ":1: `question` must be a string that is not empty"),
         ([TURN | {"id": "a\nb"}], ":1: `id` must be a string without control characters"),

@@ -368,7 +368,7 @@ def test_mistakes_in_files_are_named(two_sets):
     def load(split="train", *more):
         return ids_of(["--data.sets", json.dumps(two_sets), *more], split)
 
-    with pytest.raises(InputError, match="no set of `data.sets` has a `test` file; name it in one of them or keep"):
+    with pytest.raises(InputError, match="no set of `data.sets` has a `test` file; set it in one of them, or hold"):
         load("test")
     with pytest.raises(InputError, match="`data.sets.tools.train`: no file at gone.jsonl"):
         load("train", "--data.sets.tools.train", "gone.jsonl")

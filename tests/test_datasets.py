@@ -272,7 +272,7 @@ def test_other_gold_passages_are_another_input():
 
 
 def test_gold_passages_of_their_own_need_a_published_format():
-    with pytest.raises(InputError, match="`data.qrels` goes with a published `data.format`"):
+    with pytest.raises(InputError, match="`data.qrels` needs a published `data.format`"):
         load_turns([DataSource("", "records", test=str(TOPIOCQA), qrels=str(TOPIOCQA_GOLD))], "test")
     with pytest.raises(InputError, match="`data.qrels`: no file at gone.tsv"):
         load_turns([DataSource("", "mtrag", test=str(MTRAG), qrels="gone.tsv")], "test")

@@ -200,7 +200,7 @@ def test_pickled_weights_are_refused(tmp_path, bert):
 def test_bad_encoders_are_refused(tmp_path, bert):
     with pytest.raises(InputError, match=r"`retrieval.encoder`: .*nowhere cannot be loaded"):
         load(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="nowhere is neither a folder nor a model of the Hub"):
+    with pytest.raises(InputError, match="nowhere is neither a folder nor a model on the Hub"):
         model_identity(str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match=r"`retrieval.pooling` is `cls`, but .* says `mean` itself"):
         load(MINILM, pooling="cls")

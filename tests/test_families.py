@@ -53,8 +53,8 @@ def test_prompts_of_one_token(small):
 MAMBA = MambaConfig(hidden_size=32, num_hidden_layers=2, state_size=4)
 MPT = MptConfig(d_model=32, n_heads=2, n_layers=2)
 REFUSED = [
-    (MAMBA, "`mamba` model keeps a state of all it has read"),
-    (MPT, "`mpt` model gives other numbers to a prompt"),
+    (MAMBA, "`mamba` model keeps a recurrent state"),
+    (MPT, "outputs of a `mpt` model for a prompt change in a batch"),
 ]
 
 
@@ -73,7 +73,7 @@ def test_a_rope_that_changes_with_the_length_is_told(random_llama, tmp_path, cap
     LlamaForCausalLM(LlamaConfig(**sizes, rope_parameters=rope)).save_pretrained(tmp_path)
     with caplog.at_level(logging.WARNING, logger=log.name):
         load_language_model(str(tmp_path))
-    assert "a rope `dynamic` is another for long prompts" in caplog.text and "keep all to 128 tokens" in caplog.text
+    assert "RoPE scaling `dynamic` depends on the" in caplog.text and "keep prompts to 128 tokens" in caplog.text
 
 
 def test_logged_scores_equal_teacher_forcing_alone(small):

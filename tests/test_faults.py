@@ -248,5 +248,5 @@ def test_a_second_run_says_who_holds_the_folder(undisturbed):
     process.kill()
     process.communicate()
     assert output.splitlines()[-1] == (
-        f"error: another process ({name}) is at work in {undisturbed}; wait for it, or use another `--run.dir`."
+        f"error: another process ({name}) is using {undisturbed}; wait for it to finish, or use another `--run.dir`."
     )

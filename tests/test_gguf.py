@@ -202,14 +202,14 @@ def test_a_missing_file_is_named(tmp_path):
         lambda: check_scoring([], ScoringSettings(), path),
     )
     for use in uses:
-        with pytest.raises(InputError, match=r"^there is no model file .*gone.gguf; `make smollm2` makes .*$"):
+        with pytest.raises(InputError, match=r"^no model file at .*gone.gguf; `make smollm2` creates .*$"):
             use()
 
 
 def test_a_missing_package_is_named(tmp_path, cache, monkeypatch):
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
     monkeypatch.setattr("core.gguf.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"^.*a.gguf: .* `pip install gguf` installs it.$"):
+    with pytest.raises(InputError, match=r"^.*a.gguf: .* install it with `pip install gguf`.$"):
         load_language_model(str(tmp_path / "a.gguf"))
 
 
@@ -234,5 +234,5 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     path = write_gguf(tmp_path / "tiny.gguf")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(InputError, match="converted models are kept in .*XDG_CACHE_HOME names another place"):
+    with pytest.raises(InputError, match="converted models are stored in .*Set XDG_CACHE_HOME to use another folder"):
         load_language_model(str(path))

@@ -1,4 +1,4 @@
-"""Language models: what identifies one, and several adapters on one base."""
+"""Language models: fingerprints, and several adapters on one base model."""
 
 import pytest
 import torch

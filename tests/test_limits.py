@@ -130,7 +130,7 @@ def test_templates_that_let_a_model_think(tmp_path, caplog):
         lm.tokenizer.chat_template = (folder / f"{name}.jinja").read_text()
         lm = LanguageModel(name, lm.model, lm.tokenizer)
         assert lm.tokenizer.decode(completion_ids(lm, "NO-RESPONSE")) == "NO-RESPONSE"
-        assert f"{name}: its chat template puts more than the reply after a prompt" in caplog.text
+        assert f"{name}: the chat template inserts text between a prompt and its reply" in caplog.text
 
 
 def test_added_tokens_of_plain_text_stay_as_they_are():

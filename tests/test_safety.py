@@ -89,7 +89,7 @@ def test_code_beside_a_model_that_transformers_knows_is_not_run(tmp_path, trap):
 def test_a_pickled_adapter_is_refused(tmp_path, trap):
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "target_modules": ["q_proj"]}))
     (tmp_path / "adapter_model.bin").write_bytes(pickle.dumps(Payload(trap)))
-    with pytest.raises(InputError, match=r"has no adapter_model.safetensors; weights are read as safetensors alone"):
+    with pytest.raises(InputError, match=r"has no adapter_model.safetensors; only safetensors weights are loaded"):
         load_language_model(str(MODEL), str(tmp_path))
 
 

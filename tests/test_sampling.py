@@ -86,7 +86,7 @@ def test_a_long_history_loses_its_oldest_messages_and_says_so(lm, monkeypatch):
 
 
 def test_a_model_that_is_not_there_is_named():
-    with pytest.raises(InputError, match="`./no/such/model` cannot be loaded: there is no folder ./no/such/model"):
+    with pytest.raises(InputError, match="`./no/such/model` cannot be loaded: no folder at ./no/such/model"):
         load_language_model("./no/such/model")
 
 

@@ -191,5 +191,5 @@ def test_a_run_folder_is_locked_by_one_process(tmp_path):
         f"from pathlib import Path; from core.distributed import lock_run_dir; lock_run_dir(Path({str(tmp_path)!r}))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    holder = f"another process (process {os.getpid()} on {socket.gethostname()}) is at work in {tmp_path}"
+    holder = f"another process (process {os.getpid()} on {socket.gethostname()}) is using {tmp_path}"
     assert done.returncode and holder in done.stderr

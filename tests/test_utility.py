@@ -189,7 +189,7 @@ def test_a_bad_start_leaves_nothing_behind(random_llama, tmp_path):
     assert "is a folder" in said and not (tmp_path / "folder.jsonl.part").exists()
     out = ["--output", tmp_path / "out.jsonl"]
     seper = ["--reward", "delta_seper_soft", "--entailment"]
-    assert "there is no folder" in run(*words, *out, *seper, tmp_path / "nowhere", ok=False)
+    assert "no folder at" in run(*words, *out, *seper, tmp_path / "nowhere", ok=False)
     said = run(*words, *out, *seper, "exact", "--sample_tokens", "1000000", ok=False)
     assert "`--sample_tokens` must be below the context" in said
     assert "the device `foo` does not exist" in run(*words, *out, "--device", "foo", ok=False)
