@@ -1,4 +1,4 @@
-"""Logging, progress and peak memory: how long work shows itself."""
+"""Logging, progress and peak memory."""
 
 import logging
 import os
@@ -14,34 +14,34 @@ from tqdm import tqdm
 from core.distributed import process
 
 log = logging.getLogger("rewriter")
-FIRST_LINE, LOG_EVERY = 8.0, 15.0  # seconds to the first progress line, and between two, without a terminal
+FIRST_LINE, LOG_EVERY = 8.0, 15.0  # seconds before the first progress line and between lines, without a terminal
 
 
 def set_up_logging() -> None:
-    """One format, INFO on rank 0; errors alone, and no bars, elsewhere."""
+    """Set up logging: INFO on rank 0; only errors, and no progress bars, on other ranks."""
     first = process()[0] == 0
-    if not first or not sys.stderr.isatty():  # bars make no lines in a log
+    if not first or not sys.stderr.isatty():  # bars are for terminals
         for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"):
             os.environ.setdefault(name, "1")
     logging.basicConfig(
         level=logging.INFO if first else logging.ERROR, format="%(message)s", stream=sys.stdout, force=True
     )
-    for library in ("transformers", "trl", "peft", "accelerate"):  # they warn each other of their next versions
+    for library in ("transformers", "trl", "peft", "accelerate"):  # they warn about each other's next versions
         warnings.filterwarnings("ignore", category=FutureWarning, module=library)
     for noisy in ("httpx", "httpx2", "datasets", "transformers", "torch", "accelerate", "faiss"):
         logging.getLogger(noisy).setLevel(logging.WARNING if first else logging.ERROR)
 
 
 class Progress(AbstractContextManager):
-    """A bar on a terminal, a plain line every few seconds elsewhere; both with rate and time left.
+    """A progress bar on a terminal, otherwise a log line every few seconds; both with rate and time left.
 
-    The lines come from a thread, so that they also come while one batch takes minutes.
+    A thread writes the lines, so that they also appear while a batch takes minutes.
     """
 
     def __init__(self, name: str, total: int, unit: str = "turns"):
-        self.name, self.total, self.unit, self.count, self.known = name, total, unit, 0, 0
+        self.name, self.total, self.unit, self.count, self.resumed = name, total, unit, 0, 0
         self.start = time.monotonic()
-        self.note = ""  # shown behind the numbers
+        self.note = ""  # shown after the numbers
         self.bar, self.closed = None, Event()
         if process()[0] == 0 and sys.stderr.isatty():
             self.bar = tqdm(total=total, desc=name, unit=unit, leave=False)
@@ -49,9 +49,9 @@ class Progress(AbstractContextManager):
             Thread(target=self._write_lines, daemon=True).start()
 
     def already(self, number: int) -> None:
-        """Count items that were done before; the rate leaves them out."""
+        """Count items of an earlier run, which the rate excludes."""
         self.count += number
-        self.known += number
+        self.resumed += number
         if self.bar is not None:
             self.bar.initial += number
             self.bar.update(number)
@@ -67,7 +67,7 @@ class Progress(AbstractContextManager):
         while not self.closed.wait(wait):
             wait = LOG_EVERY
             seconds = time.monotonic() - self.start
-            rate = (self.count - self.known) / seconds
+            rate = (self.count - self.resumed) / seconds
             speed = (
                 f"{rate:.2g}/s, {(self.total - self.count) / rate:.0f} s left" if rate else f"{seconds:.0f} s so far"
             )

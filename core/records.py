@@ -1,7 +1,7 @@
-"""All record types on one page, in the order of the flow: turns and passages in; candidates, their documents and
-scores; preference pairs out.
+"""All record types, in the order of the data flow: turns and passages; candidates with their documents and scores;
+preference pairs.
 
-A turn's record grows from stage to stage: `TurnRecord` holds its candidates; `rankings` adds `documents` to each,
+A turn's record grows from stage to stage: `TurnRecord` contains its candidates; `rankings` adds `documents` to each,
 `scores` adds `score` or `error`. Files are checked against these types when they are read (`core.json_records`).
 """
 
@@ -44,10 +44,10 @@ class Turn:
     """One question of a conversation; a line of `turns.jsonl`.
 
     Training needs `id`, `history` and `question` only. `answers`, `relevant` (document id -> grade, 1 and above is
-    relevant) and `rewrite` (a stand-alone question written by a person) serve evaluation and the rewards that need
+    relevant) and `rewrite` (a stand-alone question written by a person) are for evaluation and rewards that need
     labels. `conversation` groups turns; without it, the group is the part of the id before the last `_`. `kind`
     (`first`, `follow_up`, `switch`, `return`) splits the result table. `dataset` is the name of its set in
-    `data.sets`. `reply` is what the assistant said to this turn in the chat log (`scoring.answer: logged`).
+    `data.sets`. `reply` is the assistant's reply to this turn in the chat log (`scoring.answer: logged`).
     """
 
     id: Identifier
@@ -91,12 +91,12 @@ class Passage:
 
     @property
     def content(self) -> str:
-        """What is indexed and what the generator reads: the title, if there is one, and the text."""
+        """The text that is indexed and that the generator reads: the title, if any, and the text."""
         return f"{self.title}\n{self.text}" if self.title and not self.text.startswith(self.title) else self.text
 
 
 class Hit(NamedTuple):
-    """A retrieved document and the score that the retriever gave it."""
+    """A retrieved document and its retrieval score."""
 
     doc: str
     score: float
@@ -119,7 +119,7 @@ class TokenStats:
 
 @dataclass(frozen=True)
 class Score:
-    """The reward of one document list for one turn. `value` is None where there is none; `error` gives the reason.
+    """The reward of one document list for one turn. If there is no reward, `value` is None and `error` is the reason.
 
     GROGU rewards add the `answer` and its source (`generated` or `logged`), the positions of its `key` tokens and the
     `rule` that chose them, whether it reads like an abstention, whether it `ended`, and how many documents were `cut`
@@ -145,12 +145,11 @@ class Score:
 class Candidate:
     """One distinct rewrite of a turn.
 
-    `query` is what is searched for it. `logprob` is the sum of the raw log-probabilities of its tokens (before
-    temperature) in nats, the end-of-turn token included, and `tokens` their number; those of a server are as it gives
-    them, and may be missing. `count` is the number of samples with this text. `source` is `sample`, or `question` or
-    `history` for a query that was included without sampling and has no log-probability. The stage `rankings` adds
-    `documents`, best first; `scores` adds `score` or `error`, and `list_id`, the key of its document list in
-    `TurnRecord.lists`.
+    `query` is its search query. `logprob` is the sum of the raw log-probabilities of its tokens (before temperature)
+    in nats, including the end-of-turn token, and `tokens` is their number; a server may compute them differently or
+    not at all. `count` is the number of samples with this text. `source` is `sample`, or `question` or `history` for
+    a query that was included without sampling and has no log-probability. The stage `rankings` adds `documents`, best
+    first; `scores` adds `score` or `error`, and `list_id`, the key of its document list in `TurnRecord.lists`.
     """
 
     text: str
@@ -169,8 +168,7 @@ class Candidate:
 class TurnRecord:
     """A turn in the stages `candidates`, `rankings` and `scores`.
 
-    `counts` tells what sampling dropped. `lists` holds what candidates with the same documents share: the answer and
-    its token statistics.
+    `counts` counts what sampling dropped. `lists` contains the scores that candidates with the same documents share.
     """
 
     id: str
@@ -196,8 +194,8 @@ class Pair:
 
 @dataclass(frozen=True)
 class SystemResult:
-    """What one system of the evaluation gave for one turn. `rewrite` is set where it is not the `query` itself;
-    `answer` and `key_entropy` where the generator answered; `reward` where the run's reward was computed."""
+    """The result of one system of the evaluation for one turn. `rewrite` is set if it differs from `query`; `answer`
+    and `key_entropy` if the generator answered; `reward` if the run's reward was computed."""
 
     query: str
     hits: tuple[Hit, ...] = ()
@@ -209,8 +207,8 @@ class SystemResult:
 
 @dataclass(frozen=True)
 class EvaluationRecord:
-    """A held-out turn in the stage `evaluation`: system -> result, and the reward of documents that were retrieved
-    for another conversation, which should be near zero."""
+    """A held-out turn in the stage `evaluation`: system -> result, and the reward of documents retrieved for another
+    conversation, which should be near zero."""
 
     id: str
     systems: dict[str, SystemResult] = field(default_factory=dict)
@@ -219,7 +217,7 @@ class EvaluationRecord:
 
 @dataclass(frozen=True)
 class GenerationInput:
-    """What the generator answers: a question in its conversation, and documents in rank order."""
+    """Input of the generator: a question in its conversation, and documents in rank order."""
 
     history: tuple[tuple[str, str], ...]  # (role, content), hashable
     question: str
@@ -245,8 +243,8 @@ class GenerationInput:
 
 @dataclass(frozen=True)
 class GeneratedAnswer:
-    """An answer with its token statistics. `cut` documents did not fit the context; `ended` tells whether the model
-    ended the answer itself. The answer is empty where the question alone does not fit."""
+    """An answer with its token statistics. `cut` documents did not fit the context; `ended` is True if the model ended
+    the answer itself. The answer is empty if even the question alone does not fit."""
 
     answer: str
     stats: TokenStats
@@ -266,8 +264,8 @@ class SampledAnswer:
 class RewardInput:
     """One document list with everything a reward may need.
 
-    `relevant` tells for each document whether it holds the answer (None: not known). `answers` are reference answers.
-    `scores` are the retriever's scores. `reply` is the assistant's reply in the chat log, empty where there is none.
+    `relevant` states for each document whether it contains the answer (None if unknown). `answers` are reference
+    answers, `scores` the retriever's scores. `reply` is the assistant's reply in the chat log, empty if there is none.
     """
 
     generation_input: GenerationInput
@@ -279,7 +277,7 @@ class RewardInput:
 
 @dataclass(frozen=True)
 class ValidityCase:
-    """A question with the document lists that are compared, by name."""
+    """A question with the document lists to compare, by name."""
 
     id: str
     lists: dict[str, RewardInput]

@@ -26,26 +26,26 @@ class RetrievalSettings(Validated):
         depth: documents per ranking in the evaluation.
         k1: BM25 term-frequency saturation.
         b: BM25 length normalisation.
-        bm25_variant: BM25 with Lucene's idf (`lucene`), as rank-bm25's Okapi (`okapi`, frequent terms can score below
-            zero; not with bm25s), BM25+ (`plus`) or BM25L (`l`).
+        bm25_variant: `lucene` (BM25 with Lucene's idf), `okapi` (rank-bm25's Okapi; frequent terms can score below
+            zero; not for bm25s), `plus` (BM25+) or `l` (BM25L).
         hybrid: for `hybrid`: the two engines.
         rrf_k: for `hybrid`: the constant of reciprocal rank fusion.
         url: for `http`: the server, such as https://search.example.org:9200.
         index: for `http`: the index to search.
-        fields: for `http`: the index's text fields that are searched.
-        retries: for `http`: how often a request is sent again when the server is busy or away.
+        fields: for `http`: the text fields of the index to search.
+        retries: for `http`: retries of a request when the server is busy or unavailable.
         cache: folder for collections and indexes; by default `query-rewriter-trainer` in the user's cache.
         encoder: dense: folder or Hub id of a text encoder.
-        pooling: dense: `mean` or `cls`, for a plain Transformers encoder (`mean` when not given).
-        normalize: dense: vectors of length 1; as the encoder says when not given.
-        query_prefix: dense: put before each query; the encoder's own when not given.
-        passage_prefix: dense: put before each passage; the encoder's own when not given.
-        max_length: dense: tokens of the longest text; as the encoder says when not given.
+        pooling: dense: `mean` (default) or `cls`, for a plain Transformers encoder.
+        normalize: dense: normalize vectors to length 1; by default as configured by the encoder.
+        query_prefix: dense: text before each query; by default the encoder's own.
+        passage_prefix: dense: text before each passage; by default the encoder's own.
+        max_length: dense: maximum tokens of a text; by default the encoder's own.
         dtype: dense: type of the encoder's weights.
         batch_tokens: dense: tokens per batch.
         faiss: dense: `flat` (exact), `ivf` or `hnsw` (approximate, faster).
-        prebuilt: lucene: name of an index that Pyserini offers, or folder of a Lucene index; made from the collection
-            when not given.
+        prebuilt: lucene: name of a prebuilt index of Pyserini, or folder of a Lucene index; by default an index is
+            built from the collection.
     """
 
     engine: Literal["auto", SingleEngine, "hybrid"] = "auto"
@@ -75,7 +75,7 @@ class RetrievalSettings(Validated):
 
 
 def check_engines(retrieval: RetrievalSettings, sets: int) -> None:
-    """Refuse engines without what they need, or that do not fit the number of `data.sets`."""
+    """Reject engines that lack a setting, or that cannot search several `data.sets`."""
     engines = retrieval.hybrid if retrieval.engine == "hybrid" else [retrieval.engine]
     if retrieval.engine == "hybrid" and len(set(engines)) != 2:
         raise InputError(f"`retrieval.hybrid` must name two engines, such as [bm25s, dense]; got {engines}.")
@@ -90,7 +90,7 @@ def check_engines(retrieval: RetrievalSettings, sets: int) -> None:
     if sets > 1 and shared:
         raise InputError(
             f"`retrieval.{shared}` names one index, but `data.sets` has {sets} collections; run each set alone, or "
-            "choose an engine that makes an index of each collection, such as `--retrieval.engine bm25s`."
+            "choose an engine that builds an index of each collection, such as `--retrieval.engine bm25s`."
         )
     if "bm25s" in engines and retrieval.bm25_variant == "okapi":
         raise InputError(

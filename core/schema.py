@@ -1,4 +1,4 @@
-"""Dataclasses of settings and flags: types with ranges, readable descriptions, and validation by pydantic."""
+"""Dataclasses of settings and flags: types with ranges, readable descriptions, and validation with pydantic."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ CONSTRAINTS = {
 
 
 class Validated:
-    """Base of the dataclasses of settings and flags: unknown names, other types, infinity and NaN are refused."""
+    """Base class of settings and flags: unknown names, wrong types, infinity and NaN are errors."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -38,7 +38,7 @@ class Validated:
 class Setting(NamedTuple):
     """A field of such a dataclass: its full name, such as `rewriter.model`, and the dataclass that declares it.
 
-    `default` is a string, empty where there is no default or the default is empty.
+    `default` is a string, empty if there is no default or the default is empty.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Setting(NamedTuple):
 
 
 def settings_of(section: type, prefix: str = "") -> Iterator[Setting]:
-    """The fields of a dataclass and of those in it, with their help from `Args:` of its docstring or of a base's."""
+    """Yield the fields of a dataclass and of nested ones, with help from `Args:` in docstrings of it and its bases."""
     types = get_type_hints(section, include_extras=True)
     args = [arg for base in reversed(section.__mro__) for arg in parse(base.__doc__ or "").params]
     helps = {arg.arg_name: " ".join(arg.description.split()) for arg in args}
@@ -71,9 +71,9 @@ def title_of(section: type) -> str:
 
 
 def split_type(annotation: Any) -> tuple[Any, tuple[Any, ...], bool]:
-    """The type in an annotation such as `Annotated[int, Ge(1)] | None`, its constraints, and whether it takes None."""
+    """Split an annotation, such as `Annotated[int, Ge(1)] | None`: type, constraints, and whether None is allowed."""
     if get_origin(annotation) in (Union, UnionType):
-        (member,) = (each for each in get_args(annotation) if each is not NoneType)
+        (member,) = (member for member in get_args(annotation) if member is not NoneType)
         return *split_type(member)[:2], True
     if get_origin(annotation) is Annotated:
         return annotation.__origin__, annotation.__metadata__, False
@@ -81,7 +81,7 @@ def split_type(annotation: Any) -> tuple[Any, tuple[Any, ...], bool]:
 
 
 def describe(annotation: Any) -> str:
-    """A type, its range and its choices in words, such as "a whole number >= 1, or null"."""
+    """Describe a type, its range and its choices in words, such as "a whole number >= 1, or null"."""
     kind, constraints, optional = split_type(annotation)
     members = get_args(kind)
     if get_origin(kind) is Literal:
@@ -95,14 +95,15 @@ def describe(annotation: Any) -> str:
     else:
         text = NAMES[kind]
     if constraints:
-        text += " " + " and ".join(CONSTRAINTS[type(each)].format(each) for each in constraints)
+        text += " " + " and ".join(CONSTRAINTS[type(constraint)].format(constraint) for constraint in constraints)
     return f"{text}, or null" if optional else text
 
 
 def type_at(kind: Any, path: Sequence[str | int], place: str = "") -> Any:
-    """The type of a setting of a dataclass, by its path: names of fields, keys of mappings, numbers of list items.
+    """The type of a setting, by its path from a dataclass: field names, mapping keys and list indices.
 
-    For an unknown one, an InputError that begins with `place` names the nearest known one.
+    Raises:
+        InputError: the setting is unknown; the message starts with `place` and suggests the closest known one.
     """
     for depth, name in enumerate(path):
         kind, _, _ = split_type(kind)
@@ -127,7 +128,7 @@ adapter_of = cache(TypeAdapter)
 
 
 def validate(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
-    """A dataclass from plain values, nested as its fields are.
+    """Build a dataclass from plain values, nested like its fields.
 
     Args:
         kind: the dataclass.
@@ -137,7 +138,7 @@ def validate(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
     Raises:
         InputError: a name is unknown, or a value is missing or not allowed.
     """
-    try:  # in strict mode, pydantic makes dataclasses of JSON objects alone
+    try:  # in strict mode, pydantic builds dataclasses only from JSON
         return adapter_of(kind).validate_json(json.dumps(values, default=str))
     except ValidationError as caught:
         unknown_first = sorted(caught.errors(), key=lambda error: error["type"] != "unexpected_keyword_argument")
@@ -145,10 +146,10 @@ def validate(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
 
 
 def explain(kind: type, error: dict[str, Any], prefix: str = "") -> str:
-    """One of pydantic's errors in a sentence."""
-    if error["type"] == "value_error":  # a rule of `__post_init__`
+    """Describe a pydantic error in a sentence."""
+    if error["type"] == "value_error":  # raised by `__post_init__`
         return str(error["ctx"]["error"])
-    if error["type"] == "json_invalid":  # a word of the command line in another encoding
+    if error["type"] == "json_invalid":  # a command-line argument in another encoding
         return f"a value is not valid Unicode text: {error['msg']}."
     expected = type_at(kind, error["loc"])
     key, requirement = prefix + name_of(error["loc"]), describe(expected)

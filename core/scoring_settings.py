@@ -20,24 +20,24 @@ class RewardSettings(Validated):
     Args:
         reward: `key_entropy`, `entropy`, `key_ppl`, `ppl` (GROGU, no labels); `udcg`, `reciprocal_rank` (need
             `relevant`); `delta_seper_soft`, `delta_seper_hard`, `answer_logprob` (need `answers`).
-        answer: GROGU: whose answer's tokens are scored: the generator's own (`generated`, as in the paper), or the
-            reply that the chat log holds for the turn (`logged`: `reply`, else the first of `answers`). A turn whose
-            reply is empty or abstains takes `generated`.
-        reply_tokens: GROGU, logged: tokens of the reply that are scored, the first ones.
-        alpha: GROGU: a token is key when the documents change its entropy by more than this many nats.
-        fallback: GROGU: share of tokens taken, highest entropy first, when none is key.
+        answer: GROGU: the answer whose tokens are scored: the generator's own (`generated`, as in the paper), or the
+            turn's reply in the chat log (`logged`: `reply`, else the first of `answers`). A turn with an empty or
+            abstaining reply uses `generated`.
+        reply_tokens: GROGU, logged: maximum tokens of the reply to score, from its beginning.
+        alpha: GROGU: a token is a key token if the documents change its entropy by more than this many nats.
+        fallback: GROGU: share of tokens, highest entropy first, to use if there is no key token.
         fallback_by: GROGU: entropy that the fallback sorts by.
-        log_ppl: GROGU: difference of mean log-likelihoods in place of perplexities.
+        log_ppl: GROGU: difference of mean log-likelihoods instead of perplexities.
         abstention: UDCG: probability of the first token of "NO-RESPONSE" (`first_token`) or of all of it (`sequence`).
         relevant_weight: UDCG: weight of a relevant document.
-        irrelevant_weight: UDCG: weight of another document.
-        normalise: UDCG: divide by `all` documents, or `per_class`.
-        samples: Delta-SePer: answers sampled with, and without, the documents.
-        sample_tokens: Delta-SePer: longest sampled answer.
+        irrelevant_weight: UDCG: weight of an irrelevant document.
+        normalise: UDCG: divide by the number of `all` documents, or add the means of the two classes (`per_class`).
+        samples: Delta-SePer: number of answers sampled with the documents, and without them.
+        sample_tokens: Delta-SePer: maximum tokens of a sampled answer.
         kernel: Delta-SePer, soft: `bidirectional_max` or `response_entails`.
         aggregate: Delta-SePer: `max` or `mean` over several reference answers.
-        clusters: Delta-SePer, hard: answers are one cluster when each entails the other (`strict`), or when neither
-            contradicts and not both are neutral (`loose`).
+        clusters: Delta-SePer, hard: two answers share a cluster if each entails the other (`strict`), or if neither
+            contradicts the other and not both are neutral (`loose`).
         entailment: Delta-SePer: folder or Hub id of an entailment model, or `exact` (normalised exact match).
     """
 
@@ -68,8 +68,8 @@ class ScoringSettings(RewardSettings):
         reward: `key_entropy`, `entropy`, `key_ppl`, `ppl` (GROGU, no labels); `udcg`, `reciprocal_rank` (need
             `relevant`); `delta_seper_soft`, `delta_seper_hard`, `answer_logprob` (need `answers`); or `weighted`.
         weights: for `weighted`: reward -> weight; each reward is standardised over a turn's document lists first.
-        question: what the generator is asked: the `conversation` (the same for every candidate) or the candidate
-            (`rewrite`).
+        question: input of the generator: the `conversation` with its question (the same for every candidate), or the
+            candidate alone (`rewrite`).
     """
 
     reward: Literal[Reward, "weighted"] = "key_entropy"

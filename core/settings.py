@@ -1,6 +1,6 @@
 """Settings of a run: one dataclass per section, read from YAML and overridden by `--section.key value`.
 
-A field's type has its range and choices, the docstring its help. Imports no torch.
+Types declare ranges and choices; docstrings contain the help. This module does not import torch.
 """
 
 import math
@@ -21,30 +21,30 @@ from core.urls import check_url
 ROUND_STAGES = ("candidates", "rankings", "scores", "pairs", "sft", "dpo")  # `sft` in the first round only
 System = Literal["original", "history", "base", "base_examples", "sft", "dpo", "reference"]
 SYSTEMS: tuple[str, ...] = get_args(System)
-RESERVED = {  # keys of TRL's configuration that a run decides -> what decides it
+RESERVED = {  # keys of TRL's configuration that cannot be set -> the reason, or the setting to use
     "output_dir": "files go to `run.dir`",
     "report_to": "use `train.report_to`",
     "push_to_hub": "`python -m train.export` uploads",
     "hub_token": "settings are logged and recorded; set HF_TOKEN in the environment",
-    "trust_remote_code": "no code of a model is run",
+    "trust_remote_code": "code from model repositories is never run",
 }
 
 
 @dataclass(kw_only=True)
 class RunSettings(Validated):
-    """Where the run lives and how far it goes.
+    """The run folder and the stages to run.
 
     Args:
-        dir: run folder; every stage has a folder in it.
+        dir: run folder, with a subfolder for each stage.
         seed: seed of sampling, shuffling and training.
-        limit: use the first N turns of each file and each data set (for a quick look).
-        until: stop after this stage, such as `round-1/pairs`; without a round, the first one.
-        redo_from: run this stage and all later ones again; the old ones are kept until the run has ended.
+        limit: use only the first N turns of each file and each data set (for a quick test).
+        until: stop after this stage, such as `round-1/pairs`; a name without a round means round 1.
+        redo_from: run this stage and all later ones again; the replaced ones are kept until the run has finished.
         only: run only this stage; the earlier ones must be complete.
-        max_failed_fraction: stop when more than this share of a stage's records failed.
+        max_failed_fraction: stop if more than this share of a stage's records failed.
         plan: print the stages that the command would run and their cost, then stop (docs/scale.md).
-        tflops: TFLOP/s that `plan` counts with, of all processes together.
-        threads: CPU threads of each process; by default the processes of a machine share its cores out.
+        tflops: TFLOP/s of all processes together, for the estimates of `plan`.
+        threads: CPU threads of each process; by default the cores of a machine divided by its processes.
     """
 
     dir: Text
@@ -72,8 +72,8 @@ class ModelSettings(Validated):
         adapter: PEFT adapter of that model.
         dtype: type of the weights.
         quantization: `4bit` loads the base model in 4 bits (needs the extra `4bit`); training is then QLoRA.
-        device_map: `auto` spreads the model over all GPUs, then the CPU, where it is not trained; for one process.
-        batch_tokens: tokens per batch, samples included.
+        device_map: `auto` spreads a model that is not being trained over all GPUs, then the CPU; for one process.
+        batch_tokens: tokens per batch, including samples.
     """
 
     model: str | None = None
@@ -86,7 +86,7 @@ class ModelSettings(Validated):
 
 @dataclass(kw_only=True)
 class RewriteExample(Validated):
-    """A conversation and its rewrite, for the prompt.
+    """A few-shot example for the rewriter's prompt.
 
     Args:
         conversation: the conversation up to the question, as the prompt shows it.
@@ -99,33 +99,33 @@ class RewriteExample(Validated):
 
 @dataclass(kw_only=True)
 class RewriterSettings(ModelSettings):
-    """The model that is trained, how it is prompted, and how candidates are sampled from it.
+    """The model to train, its prompt, and how candidates are sampled.
 
     Args:
-        model: folder, Hub id or `.gguf` file of a causal language model (docs/models.md); an evaluation that neither
-            rewrites nor answers needs none.
+        model: folder, Hub id or `.gguf` file of a causal language model (docs/models.md); not needed for an evaluation
+            without rewriters and answers.
         adapter: PEFT adapter to start from.
-        url: server with the OpenAI protocol, such as http://localhost:8000/v1 (docs/models.md): it samples the
-            candidates of the first round and writes the `base` and `base_examples` rewrites of the evaluation.
-            Training and later rounds need `model`, which should be what the server serves.
+        url: OpenAI-compatible server, such as http://localhost:8000/v1 (docs/models.md): it samples the candidates of
+            the first round and writes the `base` and `base_examples` rewrites of the evaluation. Training and later
+            rounds need `model`, which should be the model on the server.
         served_model: name of the model on that server.
-        concurrency: requests that a process sends to the server at once.
-        retries: how often a request is sent again when the server is busy or away; waits grow to 8 seconds.
-        timeout: seconds that the server may take to answer a request.
-        extra_body: more fields of each request to the server.
+        concurrency: number of simultaneous requests of each process to the server.
+        retries: retries of a request when the server is busy or unavailable; waits grow to 8 seconds.
+        timeout: timeout of a request to the server, in seconds.
+        extra_body: additional fields of each request to the server.
         instruction: system message of the rewrite prompt; empty for the built-in one.
-        max_new_tokens: longest rewrite.
-        history_messages: number of earlier messages in the prompt, the last ones; all when not given.
-        history_words: words of each earlier message in the prompt, the first ones; all when not given.
+        max_new_tokens: maximum tokens of a rewrite.
+        history_messages: number of most recent messages in the prompt; by default all.
+        history_words: maximum words of each earlier message in the prompt, from its beginning; by default all.
         n: samples per turn.
         temperature: sampling temperature.
         top_p: nucleus sampling threshold; 1 keeps the whole distribution.
-        examples: list of {conversation, rewrite}, shown to the model as messages when the first round is sampled;
-            training and later rounds do without them.
-        include: queries that join the samples as candidates: the last `question`, and the `history` (all user turns,
+        examples: few-shot examples, a list of {conversation, rewrite}, shown as messages when the first round is
+            sampled; training and later rounds do not use them.
+        include: queries to add to the samples as candidates: the last `question`, and the `history` (all user turns,
             joined).
         query: the search query: the `rewrite`, or the question and the rewrite (`joined`).
-        question_weight: for `joined`: how often the question is repeated.
+        question_weight: for `joined`: number of times that the question is repeated.
     """
 
     url: str | None = None
@@ -149,7 +149,7 @@ class RewriterSettings(ModelSettings):
     def __post_init__(self) -> None:
         if (self.url is None) != (self.served_model is None):
             raise InputError(
-                "`rewriter.url` and `rewriter.served_model` name a model on a server together; set both or neither."
+                "`rewriter.url` and `rewriter.served_model` together name a model on a server; set both or neither."
             )
         if self.url is not None:
             check_url("rewriter.url", self.url, "OPENAI_API_KEY", ends_with="/v1")
@@ -160,10 +160,10 @@ class GeneratorSettings(ModelSettings):
     """The model that answers and scores.
 
     Args:
-        model: folder, Hub id or `.gguf` file; the rewriter's model and adapter when not given.
-        max_new_tokens: longest answer.
-        document_tokens: tokens of each document that the generator reads, the first ones; all when not given.
-        history_tokens: tokens of the conversation that it reads, the last messages; all when not given.
+        model: folder, Hub id or `.gguf` file; by default the rewriter's model and adapter.
+        max_new_tokens: maximum tokens of an answer.
+        document_tokens: maximum tokens of each document in the prompt, from its beginning; by default all.
+        history_tokens: maximum tokens of the conversation in the prompt, the last messages; by default all.
     """
 
     max_new_tokens: Positive = 64
@@ -177,11 +177,11 @@ class GeneratorSettings(ModelSettings):
 
 @dataclass(kw_only=True)
 class PairSettings(Validated):
-    """Which preference pairs are kept.
+    """Preference pairs to keep.
 
     Args:
-        drop_fraction: share of pairs dropped, smallest gaps first.
-        min_gap: then drop gaps below this; 0 keeps every pair.
+        drop_fraction: share of pairs to drop, smallest gaps first.
+        min_gap: then drop pairs with a smaller gap; 0 keeps every pair.
     """
 
     drop_fraction: Fraction = 0.5
@@ -194,9 +194,9 @@ class TrainSettings(Validated):
 
     Args:
         rounds: number of rounds; each samples candidates from the rewriter of the round before. 1 is offline DPO.
-        learn_from: pairs that the DPO of a later round learns from: those of `all` rounds so far, or the `last`.
-        start_from: adapter that the DPO of a later round starts from: the `sft` adapter, or that of the `last` round.
-        report_to: trackers that training curves, counts and measures go to, all of a run to one run of the tracker.
+        learn_from: pairs that DPO of a later round trains on: those of `all` rounds so far, or of the `last` round.
+        start_from: adapter that DPO of a later round starts from: the `sft` adapter, or that of the `last` round.
+        report_to: trackers for training curves, counts and measures; a run of the tracker contains the whole run.
     """
 
     rounds: Positive = 1
@@ -207,12 +207,12 @@ class TrainSettings(Validated):
 
 @dataclass(kw_only=True)
 class EvaluationSettings(Validated):
-    """What is compared on held-out turns.
+    """Systems to compare on held-out turns.
 
     Args:
         systems: rows of the result table.
-        answers: the generator also reads each system's documents: its answers (EM, F1, contains, key_entropy) and the
-            run's reward of the documents.
+        answers: let the generator answer from each system's documents, and report its answers (EM, F1, contains,
+            key_entropy) and the run's reward of the documents.
         resamples: bootstrap and randomisation resamples per comparison.
     """
 
@@ -223,17 +223,17 @@ class EvaluationSettings(Validated):
     def __post_init__(self) -> None:
         if not self.systems or len(set(self.systems)) < len(self.systems):
             raise InputError(
-                f"`evaluation.systems` must name systems, each once, of {', '.join(SYSTEMS)}; got {self.systems}."
+                f"`evaluation.systems` must name one or more of {', '.join(SYSTEMS)}, each once; got {self.systems}."
             )
 
 
 @dataclass(kw_only=True)
 class ReportSettings(Validated):
-    """What `<run>/report.html` shows.
+    """Contents of `<run>/report.html`.
 
     Args:
-        examples: held-out turns with conversation, queries, documents and answers; 0 leaves every text of
-            conversations and documents out, for logs that must not be shared.
+        examples: number of held-out turns to show with conversation, queries, documents and answers; 0 omits all texts
+            of conversations and documents, for logs that must not be shared.
     """
 
     examples: NonNegative = 30
@@ -267,9 +267,9 @@ class Settings(Validated):
         check_engines(self.retrieval, len(self.data.sets))
         for name, text in texts_of(asdict(self)):
             if "\0" in text:
-                raise InputError(f"`{name}` must have no null byte, got {text!r:.60}.")
+                raise InputError(f"`{name}` must not contain a null byte, got {text!r:.60}.")
             if CREDENTIALS.search(text):
-                raise InputError(f"`{name}` holds credentials, and settings are logged and recorded; take them out.")
+                raise InputError(f"`{name}` contains credentials, and settings are logged and recorded; remove them.")
         for section in ("sft", "dpo"):
             for name in getattr(self, section):
                 if name in RESERVED:
@@ -281,12 +281,12 @@ class Settings(Validated):
 
 
 def texts_of(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """The texts in nested values, each with its full name."""
+    """Yield the strings in nested values, with their full names."""
     if isinstance(value, str):
         yield name, value
     elif isinstance(value, dict):
-        for key, each in value.items():
-            yield from texts_of(each, f"{name}.{key}".removeprefix("."))
+        for key, item in value.items():
+            yield from texts_of(item, f"{name}.{key}".removeprefix("."))
     elif isinstance(value, list):
-        for number, each in enumerate(value):
-            yield from texts_of(each, f"{name}[{number}]")
+        for number, item in enumerate(value):
+            yield from texts_of(item, f"{name}[{number}]")

@@ -1,4 +1,4 @@
-"""docs/settings.md, made from the dataclasses of the settings.
+"""Generate docs/settings.md from the dataclasses of the settings.
 
 python -m core.settings_page > docs/settings.md
 """
@@ -21,12 +21,12 @@ data:
   corpus: corpus.jsonl
 ```
 
-A flag overrides the file: `--config FILE --run.seed 2`. On the command line, `null` takes a value back
+A flag overrides the file: `--config FILE --run.seed 2`. On the command line, `null` resets a value
 (`--data.test null`), and lists and mappings are written as in YAML (`--evaluation.systems '[original, base]'`). A
 flag can also set one entry of a mapping: `--dpo.beta 0.2`, `--data.sets.wiki.corpus FILE`. `--print_config` prints all
 settings.
 
-`python -m core.settings_page` writes this page.
+`python -m core.settings_page` generates this page.
 """
 
 

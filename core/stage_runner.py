@@ -1,4 +1,4 @@
-"""Completing a stage: batches are shared among processes, saved as they end, and counted."""
+"""Run a stage: batches are distributed over processes, saved when they finish, and counted."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -19,14 +19,14 @@ def run_stage(
     summarize: Callable[[Iterator[Any]], dict[str, Any]],
     max_failed_fraction: float = 1.0,
 ) -> Stage:
-    """Complete a stage, or do nothing where it is complete.
+    """Run a stage, or do nothing if it is complete.
 
-    Batches are fixed: batch i holds the items from `i * batch_size` on, and process `i % processes` makes it. An
-    interrupted run therefore computes every batch with the same company, and ends with the same records.
+    Batches are fixed: batch i contains the items from `i * batch_size` on, and process `i % processes` runs it. A
+    resumed run therefore forms the same batches and produces the same records.
 
     Args:
         stage: where the records go.
-        items: what is processed, each with the `id` of its turn, in the order of the records.
+        items: the items to process, each with the `id` of its turn, in the order of the records.
         batch_size: items that are processed, and saved, together.
         load_worker: loads models and the like, and returns the function from a batch to one record per item; records
             of an iterator are written as they come. Called only when there is work.
@@ -35,7 +35,7 @@ def run_stage(
         max_failed_fraction: share of failed records above which the run stops.
 
     Raises:
-        InputError: too many records failed, or the folder holds a record that is not of this run.
+        InputError: too many records failed, or the folder contains a record of another run.
     """
     if stage.complete:
         stage.check_files()
@@ -47,7 +47,7 @@ def run_stage(
     ids = [item.id for item in items]
     if unknown := done.difference(ids):
         raise InputError(
-            f"{stage.folder} holds a record of `{min(unknown)}`, which this run does not have; delete the folder."
+            f"{stage.folder} contains a record of `{min(unknown)}`, which is not in this run; delete the folder."
         )
     if done and len(done) < len(ids):
         log.info("%s: resuming after %d finished records", stage.name, len(done))
@@ -77,7 +77,7 @@ def run_stage(
 
 
 def _run_batches(stage: Stage, items: Collection, batch_size: int, load_worker: Callable, done: set[str]) -> None:
-    """Make the missing records of this process's batches."""
+    """Compute the missing records of this process's batches."""
     rank, world = process()
     worker = None
     with Progress(stage.name, -(-len(items) // world)) as progress:

@@ -1,6 +1,6 @@
-"""Stages of a run: each owns a folder, resumes after its last whole record, and never mixes settings.
+"""Stages of a run: each has a folder, resumes after its last whole record, and never mixes settings.
 
-A stage's folder holds `plan.json` (the settings and inputs that it was started with), `part-<rank>.jsonl` while it
+A stage's folder contains `plan.json` (the settings and inputs that it was started with), `part-<rank>.jsonl` while it
 runs (each process appends its records to its own part), and when it is complete `records.jsonl`, in the order of the
 input, and `manifest.json`, written last.
 """
@@ -35,12 +35,12 @@ class Stage:
     Args:
         run_dir: the run folder.
         name: of the stage, such as `round-1/scores`; its folder is `<run_dir>/<name>`.
-        settings: every setting that decides the records, and no other.
-        inputs: name -> hash of what it reads; with several data sets, one by the name of each.
+        settings: the settings that affect the records, and no others.
+        inputs: name -> hash of the input; with several data sets, one hash for the name of each.
         record_type: dataclass of its records; None for a stage without records.
 
     Raises:
-        InputError: the folder holds work made with other settings or inputs.
+        InputError: the folder was created with other settings or inputs.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class Stage:
     def _refuse_changes(self, before: dict[str, Any], now: dict[str, Any]) -> None:
         if changed := [text for part in now for text in changes(part, before[part], now[part])]:
             raise InputError(
-                f"{self.folder} was made with other settings: {'; '.join(changed)}. Use another `--run.dir`, "
-                f"delete the folder, or give `train/dpo.py` the flag `--run.redo_from {self.name}`."
+                f"{self.folder} was created with other settings: {'; '.join(changed)}. Use another `--run.dir`, "
+                f"delete the folder, or run `train/dpo.py` with `--run.redo_from {self.name}`."
             )
 
     def expect(self, inputs: dict[str, Any]) -> None:
-        """Make sure that this stage was made with the same inputs as a later one."""
+        """Check that this stage was run with the same inputs as a later one."""
         before = {key: self.plan["inputs"].get(key) for key in inputs}
         self._refuse_changes({"inputs": before}, json.loads(json.dumps({"inputs": inputs})))
 
@@ -79,7 +79,7 @@ class Stage:
 
     @property
     def identity(self) -> str:
-        """The hash of the settings and inputs, which decide the records; a later stage records it as its input."""
+        """The hash of the settings and inputs, which determine the records; later stages record it as an input."""
         return hashlib.sha256(json.dumps(self.plan, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -87,11 +87,11 @@ class Stage:
         return read_json(self.manifest_file, "settings", "inputs", "files", "counts")
 
     def check_files(self) -> None:
-        """Make sure that the records of a complete stage are those that its manifest describes."""
+        """Check that the records of a complete stage are those that its manifest describes."""
         for name, expected in self.manifest["files"].items():
             path = self.folder / name
             if not path.exists() or sha256(path) != expected:
-                raise InputError(f"{path} has changed since the stage ended; delete {self.folder} to make it again.")
+                raise InputError(f"{path} has changed since the stage ended; delete {self.folder} to run it again.")
 
     def __len__(self) -> int:
         return self.manifest["counts"]["total"]
@@ -170,11 +170,11 @@ def load_stage(run_dir: Path, name: str, record_type: type | None = None) -> Sta
     """A complete stage, as the input of a later one.
 
     Raises:
-        InputError: it is missing or not complete.
+        InputError: the stage is missing or not complete.
     """
     manifest = run_dir / name / "manifest.json"
     if not manifest.exists():
-        raise InputError(f"the stage `{name}` is not complete in {run_dir}; make it first.")
+        raise InputError(f"the stage `{name}` is not complete in {run_dir}; run it first.")
     plan = read_json(manifest, "settings", "inputs", "files")
     stage = Stage(run_dir, name, plan["settings"], plan["inputs"], record_type)
     stage.check_files()

@@ -8,7 +8,7 @@ from tabulate import tabulate
 
 
 def escape_markdown(text: str) -> str:
-    """A text for a Markdown cell: no line break, bar, HTML or emphasis."""
+    """Escape a text for a Markdown cell: no line break, bar, HTML or emphasis."""
     return re.sub(r"([\\|*`])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
 
 
@@ -19,5 +19,5 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def format_number(value: float | None, spec: str = ".3f") -> str:
-    """A number in a table; empty for None."""
+    """Format a number for a table; empty for None."""
     return "" if value is None else format(value, spec)

@@ -1,4 +1,4 @@
-"""TREC runs and qrels: reading, writing, and errors that name the line."""
+"""Read and write TREC runs and qrels; errors name the line."""
 
 import math
 import re
@@ -16,9 +16,9 @@ MAX_GRADE = 1000  # trec_eval allocates a counter per grade
 
 
 def strict_run(rankings: dict[str, list[Hit]]) -> Run:
-    """Rankings as a run whose scores fall strictly: n for the first of n documents, 1 for the last.
+    """Convert rankings to a run with strictly decreasing scores: n for the first of n documents, 1 for the last.
 
-    trec_eval orders equal scores by document id; strictly falling scores keep the order of the ranking.
+    trec_eval orders equal scores by document id; strictly decreasing scores keep the order of the ranking.
     """
     return {
         query: {hit.doc: float(len(hits) - rank) for rank, hit in enumerate(hits)} for query, hits in rankings.items()
@@ -46,16 +46,16 @@ def write_qrels(path: Path, qrels: Qrels) -> None:
 
 
 def escape_id(text: str) -> str:
-    """An id without white space, which separates fields: white space and `%` are percent-encoded."""
+    """Percent-encode `%` and white space, which separates fields, in an id."""
     return re.sub(r"[\s%]", lambda match: quote(match[0]), text)
 
 
 def read_fields(path: Path, layout: str, header: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Place (`file:line`) and fields of each line of a TREC file.
+    """Yield the place (`file:line`) and the fields of each line of a TREC file.
 
     Args:
         path: the file.
-        layout: names of the fields, separated by blanks.
+        layout: names of the fields, separated by spaces.
         header: another layout, which applies if it is the first line.
 
     Raises:
@@ -79,7 +79,7 @@ def read_run(path: Path) -> Run:
     """Read a TREC run.
 
     Raises:
-        InputError: a line cannot be used, a score is not a finite number, or a query has a document twice.
+        InputError: a line is invalid, a score is not a finite number, or a query has a document twice.
     """
     run: Run = {}
     for place, (query, _, doc, _, text, _) in read_fields(path, "query Q0 document rank score tag"):
@@ -99,7 +99,7 @@ def read_qrels(path: Path) -> Qrels:
     """Read relevance judgements of TREC (`query 0 document grade`) or BEIR (`query-id corpus-id score`, with header).
 
     Raises:
-        InputError: a line cannot be used, a grade is not a whole number, or a query has two grades for a document.
+        InputError: a line is invalid, a grade is not a whole number, or a query has two grades for a document.
     """
     qrels: Qrels = {}
     for place, (query, *_, doc, text) in read_fields(path, "query 0 document grade", "query-id corpus-id score"):
@@ -108,7 +108,7 @@ def read_qrels(path: Path) -> Qrels:
         except ValueError:
             raise InputError(f"{place}: the grade must be a whole number, got `{text}`.") from None
         if abs(grade) > MAX_GRADE:
-            raise InputError(f"{place}: grades go up to {MAX_GRADE}, got {text:.20}.")
+            raise InputError(f"{place}: the grade must be between -{MAX_GRADE} and {MAX_GRADE}, got {text:.20}.")
         if qrels.setdefault(query, {}).setdefault(doc, grade) != grade:
             raise InputError(f"{place}: document `{doc}` has two grades for query `{query}`.")
     return qrels

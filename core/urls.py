@@ -1,4 +1,4 @@
-"""Checks of addresses in settings, which are logged and recorded."""
+"""Checks of URLs in settings, which are logged and recorded."""
 
 from urllib.parse import urlsplit
 
@@ -6,16 +6,16 @@ from core.errors import InputError
 
 
 def check_url(setting: str, url: str, credentials: str, ends_with: str = "") -> None:
-    """Refuse a value that is not an HTTP address, or that has credentials in it.
+    """Check that a value is an HTTP URL without credentials.
 
     Args:
-        setting: the setting that holds the address, for the message.
-        url: the address.
-        credentials: variables of the environment that credentials belong in, for the message.
-        ends_with: how its path must end.
+        setting: name of the setting, for the message.
+        url: the URL.
+        credentials: environment variables for credentials, for the message.
+        ends_with: required end of the URL's path.
 
     Raises:
-        InputError: the address cannot be used; credentials are not repeated.
+        InputError: the URL cannot be used; the message does not repeat credentials.
     """
     try:
         address = urlsplit(url)
@@ -25,9 +25,9 @@ def check_url(setting: str, url: str, credentials: str, ends_with: str = "") -> 
         raise InputError(f"`{setting}` is not a URL, got {url!r} ({error}).") from error
     if secret:
         raise InputError(
-            f"`{setting}` holds credentials or a query (`?...`); take them out and set {credentials} in the "
+            f"`{setting}` contains credentials or a query (`?...`); remove them and set {credentials} in the "
             "environment."
         )
     path = address.path.rstrip("/")
     if address.scheme not in ("http", "https") or not address.hostname or not path.endswith(ends_with):
-        raise InputError(f"`{setting}` must read https://HOST:PORT{ends_with}, got {url!r}.")
+        raise InputError(f"`{setting}` must have the form https://HOST:PORT{ends_with}, got {url!r}.")

@@ -212,13 +212,13 @@ def test_every_turn_is_scored_with_documents_of_its_own_collection(run_of, rando
 def test_another_collection_is_named(run_of, tmp_path):
     make_stage(run_of(), "round-1/rankings")
     write_lines(tmp_path / "tools/corpus.jsonl", [{"id": "d0", "text": "froe"}])
-    with pytest.raises(InputError, match="made with other settings: `inputs.corpus.tools` was '\\w+', is '\\w+'. Use"):
+    with pytest.raises(InputError, match="other settings: `inputs.corpus.tools` was '\\w+', is '\\w+'. Use"):
         make_stage(run_of(), "round-1/rankings")
 
 
 def test_another_share_is_named(flags):
     run_pipeline(settings_of(*flags, *RETRIEVAL_ONLY, "--data.holdout", "0.5"))
-    expected = "evaluation was made with other settings: `inputs.turns.holdout` was 0.5, is 0.4."
+    expected = "evaluation was created with other settings: `inputs.turns.holdout` was 0.5, is 0.4."
     with pytest.raises(InputError, match=re.escape(expected)):
         run_pipeline(settings_of(*flags, *RETRIEVAL_ONLY, "--data.holdout", "0.4"))
 

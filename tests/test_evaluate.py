@@ -58,7 +58,7 @@ def test_table_counts_and_comparison(files):
         ("a.run", "zz Q0 b 1 2 t\n", "none of its 1 queries has qrels"),
         ("a.run", "", "the file is empty; expected lines `query Q0 document rank score tag`"),
         ("qrels", "q1 0 a yes\n", "qrels:1: the grade must be a whole number, got `yes`"),
-        ("qrels", "q1 0 a 3000000000\n", "qrels:1: grades go up to 1000, got 3000000000"),
+        ("qrels", "q1 0 a 3000000000\n", "qrels:1: the grade must be between -1000 and 1000, got 3000000000"),
         ("qrels", "q1 0 a 1\nq1 0 a 0\n", "qrels:2: document `a` has two grades"),
         ("qrels", "q1 0 a 0\n", "nothing can be measured"),
     ],

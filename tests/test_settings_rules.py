@@ -17,8 +17,8 @@ HTTP = ["--retrieval.engine", "http", "--retrieval.index", "i", "--retrieval.url
         (["--generator.adapter", "a"], "`generator.adapter` needs `generator.model`: the model that it belongs to."),
         (
             ["--evaluation.systems", "[base, base]"],
-            "`evaluation.systems` must name systems, each once, of original, history, base, base_examples, sft, dpo, "
-            "reference; got ['base', 'base'].",
+            "`evaluation.systems` must name one or more of original, history, base, base_examples, sft, dpo, "
+            "reference, each once; got ['base', 'base'].",
         ),
         (
             ["--retrieval.engine", "hybrid", "--retrieval.hybrid", "[bm25s, bm25s]"],
@@ -42,12 +42,12 @@ HTTP = ["--retrieval.engine", "http", "--retrieval.index", "i", "--retrieval.url
         ),
         (
             [*HTTP, "search.example.org"],
-            "`retrieval.url` must read https://HOST:PORT, got 'search.example.org'.",
+            "`retrieval.url` must have the form https://HOST:PORT, got 'search.example.org'.",
         ),
         ([*HTTP, "http://[x"], "`retrieval.url` is not a URL, got 'http://[x' (Invalid IPv6 URL)."),
         (
             [*HTTP, "https://ann:secret@x"],
-            "`retrieval.url` holds credentials or a query (`?...`); take them out and set SEARCH_USER and "
+            "`retrieval.url` contains credentials or a query (`?...`); remove them and set SEARCH_USER and "
             "SEARCH_PASSWORD in the environment.",
         ),
         (
@@ -56,27 +56,27 @@ HTTP = ["--retrieval.engine", "http", "--retrieval.index", "i", "--retrieval.url
         ),
         (
             [*SERVED, "https://ann:secret@x/v1"],
-            "`rewriter.url` holds credentials or a query (`?...`); take them out and set OPENAI_API_KEY in the "
+            "`rewriter.url` contains credentials or a query (`?...`); remove them and set OPENAI_API_KEY in the "
             "environment.",
         ),
         (
             [*SERVED, "https://x/v1?key=secret"],
-            "`rewriter.url` holds credentials or a query (`?...`); take them out and set OPENAI_API_KEY in the "
+            "`rewriter.url` contains credentials or a query (`?...`); remove them and set OPENAI_API_KEY in the "
             "environment.",
         ),
-        ([*SERVED, "http://x:8000"], "`rewriter.url` must read https://HOST:PORT/v1, got 'http://x:8000'."),
+        ([*SERVED, "http://x:8000"], "`rewriter.url` must have the form https://HOST:PORT/v1, got 'http://x:8000'."),
         (
             ["--rewriter.url", "http://x:8000/v1"],
-            "`rewriter.url` and `rewriter.served_model` name a model on a server together; set both or neither.",
+            "`rewriter.url` and `rewriter.served_model` together name a model on a server; set both or neither.",
         ),
         (
             ["--rewriter.served_model", "m"],
-            "`rewriter.url` and `rewriter.served_model` name a model on a server together; set both or neither.",
+            "`rewriter.url` and `rewriter.served_model` together name a model on a server; set both or neither.",
         ),
         (
             [*HTTP, "http://x", "--data.sets", "{a: {}, b: {}}"],
             "`retrieval.index` names one index, but `data.sets` has 2 collections; run each set alone, or choose an "
-            "engine that makes an index of each collection, such as `--retrieval.engine bm25s`.",
+            "engine that builds an index of each collection, such as `--retrieval.engine bm25s`.",
         ),
         (
             ["--retrieval.engine", "bm25s", "--retrieval.bm25_variant", "okapi"],

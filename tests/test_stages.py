@@ -145,7 +145,7 @@ def test_a_stage_refuses_to_mix(tmp_path):
         ('{"id": "a"}\n{"id": "a"}\n', r"part-0.jsonl:2: the id is missing or repeated. Cut .*`head -n 1`"),
         ('{"id": "a"}\n\0\0\0\n', "part-0.jsonl:2: not valid JSON.*`head -n 1`"),
         ('{"value": "A"}\n', "part-0.jsonl:1: the id is missing"),
-        ('{"id": "zz"}\n', "holds a record of `zz`, which this run does not have"),
+        ('{"id": "zz"}\n', "contains a record of `zz`, which is not in this run"),
         ('{"id": "a", "value": 7}\n', "records.jsonl:1: `value` must be a string, got 7"),
     ],
 )
