@@ -1,11 +1,11 @@
-"""Use a rewriter: a file of turns, or a conversation at a prompt.
+"""Rewrite a file of turns, or chat with a rewriter in the terminal.
 
     python -m rewriter runs/quickstart
     python -m rewriter runs/quickstart --input turns.jsonl --output queries.jsonl
     python -m rewriter runs/quickstart --input turns.jsonl --n 4
 
-With `--input`, one line for each turn: `{"id", "query"}`, what to search; with `--n` above 1 `{"id", "queries"}`,
-distinct samples. Base model, prompt and limits are in the `rewriter.json` that training saves beside the adapter;
+With `--input`, the output has one line per turn: `{"id", "query"}`, or `{"id", "queries"}` with distinct samples if
+`--n` is above 1. Base model, prompt and limits come from the `rewriter.json` that training saves beside the adapter;
 flags override them.
 """
 
@@ -30,7 +30,7 @@ from rewriter.conversations import read_turns
 if TYPE_CHECKING:
     from rewriter.rewriter import Rewriter
 
-BATCH_SIZE = 32  # turns that are rewritten together
+BATCH_SIZE = 32  # turns per batch
 OPTIONS = ("model", "instruction", "max_new_tokens", "history_messages", "history_words", "dtype", "batch_tokens")
 
 
@@ -39,16 +39,16 @@ class RewriterFlags(Validated):
     """Flags of the command.
 
     Args:
-        rewriter: run folder, folder of an adapter or of a merged model, or the Hub id of one of these.
+        rewriter: run folder, adapter folder, folder of a merged model, or the Hub id of one of these.
         adapter: PEFT adapter, such as `<run>/adapter`; the same as `rewriter`.
-        model: base model: folder, Hub id or `.gguf` file; where there is no adapter, it is used alone.
-        input: turns (JSONL); questions are asked for when not given.
-        output: file for the queries; standard output when not given.
+        model: base model: folder, Hub id or `.gguf` file; used alone if there is no adapter.
+        input: turns (JSONL); by default, the command asks for questions.
+        output: file for the queries; by default standard output.
         n: queries for each turn: 1 for the most likely one, more for samples.
         instruction: system message of the prompt.
-        max_new_tokens: longest rewrite.
-        history_messages: number of earlier messages in the prompt, the last ones.
-        history_words: words of each earlier message in the prompt, the first ones.
+        max_new_tokens: maximum tokens of a rewrite.
+        history_messages: number of most recent messages in the prompt.
+        history_words: maximum words of each earlier message in the prompt, from its beginning.
         dtype: type of the weights.
         batch_tokens: tokens per batch.
     """
@@ -68,27 +68,26 @@ class RewriterFlags(Validated):
 
     def __post_init__(self) -> None:
         if self.rewriter and self.adapter:
-            raise InputError("`--adapter` names the rewriter a second time; leave it out.")
+            raise InputError("`--adapter` names the rewriter a second time; remove it.")
         if self.output and not self.input:
             raise InputError("`--output` needs `--input`.")
 
 
 def rewriter_options(flags: RewriterFlags) -> RewriterSettings:
-    """The settings that the rewriter was trained with, overridden by flags; raises InputError where no base model is
-    known."""
+    """The settings that the rewriter was trained with, overridden by flags; raises InputError without a base model."""
     name = flags.rewriter or flags.adapter
     options = (load_adapter_settings(name) if name else None) or RewriterSettings(adapter=name)
     values = {option: getattr(flags, option) for option in OPTIONS}
     options = replace(options, **{option: value for option, value in values.items() if value is not None})
     if not options.model and name:
-        raise InputError(f"there is no rewriter.json in {name}; name the base model with `--model`.")
+        raise InputError(f"{name} contains no rewriter.json; name the base model with `--model`.")
     if not options.model:
-        raise InputError("no rewriter given; name a run folder or an adapter, or a base model with `--model`.")
+        raise InputError("the rewriter is not set; name a run folder or an adapter, or a base model with `--model`.")
     return options
 
 
 def query_lines(rewriter: "Rewriter", turns: Sequence[Turn], n: int) -> Iterator[str]:
-    """A JSON line for each turn, with progress."""
+    """Yield a JSON line for each turn, with progress."""
     with Progress("rewrite", len(turns)) as progress:
         for start in range(0, len(turns), BATCH_SIZE):
             batch = turns[start : start + BATCH_SIZE]

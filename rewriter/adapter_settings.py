@@ -1,6 +1,6 @@
-"""What a trained rewriter needs beside its weights: base model, prompt, limits, and how the search query is formed.
+"""Settings that a trained rewriter needs beside its weights: base model, prompt, limits, form of the search query.
 
-Training saves it in the adapter's folder as `rewriter.json`; whatever uses the adapter reads it from there.
+Training saves them as `rewriter.json` in the adapter's folder, from which all users of the adapter read them.
 """
 
 import json
@@ -21,20 +21,20 @@ FIELDS = (
 
 
 def save_adapter_settings(folder: Path, options: RewriterSettings) -> None:
-    """Write `rewriter.json` into the folder of an adapter or of a merged model."""
+    """Write `rewriter.json` into the folder of an adapter or a merged model."""
     values = asdict(options)
     write_json(folder / FILE, {name: values[name] for name in FIELDS})
 
 
 def load_adapter_settings(name: str | Path) -> RewriterSettings | None:
-    """The settings of a trained rewriter.
+    """Load the settings of a trained rewriter.
 
     Args:
-        name: a run folder, the folder of an adapter or of a merged model, or the Hub id of one of these.
+        name: run folder, adapter folder, folder of a merged model, or the Hub id of one of these.
 
     Returns:
-        The settings, with `adapter` or, for a merged model, `model` set to the folder or Hub id; None where there is
-        no `rewriter.json`.
+        The settings, with `adapter` or, for a merged model, `model` set to the folder or Hub id; None if there is no
+        `rewriter.json`.
 
     Raises:
         InputError: the file is damaged, or the Hub cannot be reached.
@@ -49,7 +49,7 @@ def load_adapter_settings(name: str | Path) -> RewriterSettings | None:
             folder = Path(snapshot_download(str(name), allow_patterns=[FILE, "adapter_config.json"]))
         except (OSError, HfHubHTTPError, HFValidationError, json.JSONDecodeError) as error:
             raise InputError(
-                f"{name} is not a folder, and cannot be read from the Hub ({first_line(error)})."
+                f"{name} is not a folder and cannot be read from the Hub ({first_line(error)})."
             ) from error
     if not (folder / FILE).is_file():
         return None

@@ -20,8 +20,8 @@ from rewriter.sampling import sample_rewrites, turn_record
 if TYPE_CHECKING:
     from rewriter.server_backend import ServerBackend
 
-BATCH_SIZE = 16  # turns that are sampled, and saved, together
-BATCHES_IN_FLIGHT = 4  # of `rewriter.concurrency` requests, so that few turns wait for the slowest
+BATCH_SIZE = 16  # turns that are sampled and saved together
+BATCHES_IN_FLIGHT = 4  # batches of `rewriter.concurrency` requests; fewer turns wait for the slowest one
 LOCAL = ("model", "adapter", "batch_tokens", "quantization", "device_map")  # `model.fingerprint` covers these
 SERVER = ("url", "served_model", "concurrency", "retries", "timeout")
 REASONS = {"too_long": "turns too long for the context", "refused": "turns that the server refused"}
@@ -30,14 +30,14 @@ REASONS = {"too_long": "turns too long for the context", "refused": "turns that 
 def make_candidates(
     run: RunSettings, name: str, turns: TurnSet, model: ModelSpec | ServedModel, options: RewriterSettings
 ) -> Stage:
-    """Complete the stage.
+    """Run the stage.
 
     Args:
-        run: the run.
-        name: of the stage.
+        run: settings of the run.
+        name: name of the stage.
         turns: the training turns.
         model: the rewriter to sample from.
-        options: how it is prompted and sampled; `model` and `adapter` are ignored.
+        options: prompt and sampling settings; `model` and `adapter` are ignored.
     """
     served = isinstance(model, ServedModel)
     settings = asdict(options) | {"seed": run.seed}
@@ -61,7 +61,7 @@ def make_candidates(
 def sample_from_server(
     server: "ServerBackend", turns: Sequence[Turn], options: RewriterSettings, seed: int
 ) -> Iterator[TurnRecord]:
-    """`sample_rewrites` by a server; each record comes, and is saved, as soon as those before it are there."""
+    """`sample_rewrites` on a server; yields each record as soon as it and all records before it are complete."""
     prompt = RewritePrompt.of(options, examples=True)
     for turn, samples in zip(turns, server.sample(turns, prompt, options.n, seed), strict=True):
         yield turn_record(turn, samples, options, Counter(refused=not samples))
@@ -75,6 +75,6 @@ def summarize(records: Iterable[TurnRecord]) -> dict[str, Any]:
         counts.update(total=1, distinct=len(record.candidates), failed=not record.candidates)
         counts.update(record.counts)
         if not record.candidates:
-            known = [reason for name, reason in REASONS.items() if name in record.counts]
-            reasons.update(known or ["turns with empty samples alone"])
+            causes = [reason for name, reason in REASONS.items() if name in record.counts]
+            reasons.update(causes or ["turns with only empty samples"])
     return dict(counts) | {"reasons": dict(reasons)}

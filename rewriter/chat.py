@@ -1,4 +1,4 @@
-"""A conversation at a prompt: questions in, queries out."""
+"""A conversation in the terminal: questions in, queries out."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -9,16 +9,16 @@ if TYPE_CHECKING:
 
 
 def printable(text: str) -> str:
-    """A text for a terminal: control characters become spaces."""
+    """Make a text safe for a terminal: control characters become spaces."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 
 def converse(rewriter: "Rewriter", n: int, lines_of: Callable[[str], Iterable[str]] = lambda query: ()) -> None:
-    """Ask for questions and answers until a question is empty, and print `n` queries for each, with the lines of
-    `lines_of` below them."""
+    """Ask for questions and answers until a question is empty. For each question, print `n` queries, each followed by
+    the lines that `lines_of` returns for it."""
     history: list[dict[str, str]] = []
     sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-    print("Ask; then give the assistant's answer, for the next question to refer to. An empty question ends.")
+    print("Ask a question, then enter the assistant's answer, to which follow-ups can refer. An empty question ends.")
     try:
         while question := input("question: ").strip():
             for query in rewriter.rewrite(history, question, n):

@@ -1,4 +1,4 @@
-"""Conversations from files: the project's own `turns.jsonl`, and the published data sets that have a reader."""
+"""Read conversations: the project's own `turns.jsonl`, and published data sets that have a reader."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ from rewriter.record_files import read_records, unique_turns
 
 @dataclass(frozen=True)
 class TurnSet:
-    """The turns of one split of a run. `fingerprint` is what a manifest records of them: the hashes of their files,
-    and which part of them is taken."""
+    """The turns of one split of a run. `fingerprint` identifies them in a manifest: hashes of their files, and which
+    part of the files is used."""
 
     turns: tuple[Turn, ...]
     fingerprint: Any
@@ -35,16 +35,16 @@ class TurnSet:
 
 
 def load_turns(sources: Sequence[DataSource], split: str, limit: int | None = None) -> TurnSet:
-    """The turns of a split, data set by data set.
+    """Load the turns of a split, one data set after another.
 
     Args:
         sources: the data sets of the run.
         split: `train`, `development` or `test`.
-        limit: use this many turns of each data set, the first ones.
+        limit: use only the first turns of each data set, at most this many.
 
     Raises:
-        InputError: a file is missing, something in it is not usable, two data sets share the id of a turn, or no
-            conversation is left for the split.
+        InputError: a file is missing or invalid, two data sets share the id of a turn, or no conversation is left for
+            the split.
     """
     turns: list[Turn] = []
     source_of: dict[str, DataSource] = {}
@@ -52,17 +52,17 @@ def load_turns(sources: Sequence[DataSource], split: str, limit: int | None = No
         for turn in load_split(source, split)[:limit]:
             other = source_of.setdefault(turn.id, source)
             if other is not source:
-                keys = [each.setting(each.field_of(split)) for each in (other, source)]
+                keys = [data_set.setting(data_set.field_of(split)) for data_set in (other, source)]
                 raise InputError(
-                    f"the turn `{turn.id}` is in both `{keys[0]}` and `{keys[1]}`; ids of turns must be unique in all "
-                    "of `data.sets`."
+                    f"the turn `{turn.id}` is in both `{keys[0]}` and `{keys[1]}`; ids of turns must be unique across "
+                    "`data.sets`."
                 )
             turns.append(turn)
     return TurnSet(tuple(turns), fingerprint(sources, split, limit))
 
 
 def load_split(source: DataSource, split: str) -> list[Turn]:
-    """The turns of a split of one data set."""
+    """Load the turns of a split of one data set."""
     path, qrels, field = source.turns_file(split), source.qrels_file(split), source.field_of(split)
     turns = READERS[source.format](path, qrels) if source.format in READERS else read_turns(path)
     if source.name:
@@ -79,9 +79,9 @@ def load_split(source: DataSource, split: str) -> list[Turn]:
 
 
 def part_of(turns: Sequence[Turn], split: str, holdout: float, development_share: float) -> list[Turn]:
-    """The turns of one split of a file: whole conversations, first training, then development, then test.
+    """The turns of one split of a file. Splits are whole conversations: first training, then development, then test.
 
-    `holdout` is a share of the conversations, `development_share` one of those that are not for testing.
+    `holdout` is a share of all conversations, `development_share` a share of those that are not for testing.
     """
     conversations = list(dict.fromkeys(turn.group for turn in turns))
     test = len(conversations) - rounded_up(holdout * len(conversations))
@@ -92,12 +92,12 @@ def part_of(turns: Sequence[Turn], split: str, holdout: float, development_share
 
 
 def rounded_up(number: float) -> int:
-    """The next whole number, where less than a hundredth counts for nothing: 0.3334 of 27, 9.0018, is 9."""
+    """Round up, ignoring fractions below 0.01: 0.3334 of 27 is 9.0018, which gives 9."""
     return max(1, math.ceil(number - 0.01)) if number else 0
 
 
 def fingerprint(sources: Sequence[DataSource], split: str, limit: int | None) -> dict[str, Any]:
-    """What a manifest records of the turns: SHA-256 of their files, the shares that are held out, and the limit."""
+    """Identify the turns in a manifest: SHA-256 of their files, the held-out shares, and the limit."""
     hashes = {}
     for source in sources_with(sources, split):
         files, qrels = [source.turns_file(split)], source.qrels_file(split)
@@ -113,10 +113,10 @@ def fingerprint(sources: Sequence[DataSource], split: str, limit: int | None) ->
 
 
 def read_turns(path: Path) -> list[Turn]:
-    """Read a file of turns: JSONL, one `Turn` a line.
+    """Read a JSONL file of turns, one `Turn` per line.
 
     Raises:
-        InputError: a line is not usable (file, line, field, value), an id is repeated, or there is no turn.
+        InputError: a line is invalid (names file, line, field, value), an id is repeated, or there is no turn.
     """
     records = read_records(Turn, path)
     turns = ((place, replace(turn, rewrite=turn.rewrite or None, reply=turn.reply.strip())) for place, turn in records)

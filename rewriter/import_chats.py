@@ -1,11 +1,11 @@
-"""Convert chat logs into turns for training: one for each user question, with the assistant's reply.
+"""Convert chat logs to turns for training: one turn per user question, with the assistant's reply.
 
     python -m rewriter.import_chats --from chats.jsonl --output turns.jsonl
 
-Reads JSONL, one conversation a line, or a JSON file with a list of conversations. A conversation is a list of
-messages, or an object that has it as `messages` (OpenAI), `conversations` (ShareGPT) or `conversation`. A message has
-`role` or `from` (user, human; assistant, gpt, bot, model, chatgpt) and `content`, `value` or `text`. System,
-tool and developer messages are left out. `id` or `conversation_id` names a conversation; without one, its line does.
+Reads JSONL, one conversation per line, or a JSON file with a list of conversations. A conversation is a list of
+messages, or an object with this list as `messages` (OpenAI), `conversations` (ShareGPT) or `conversation`. A message
+has `role` or `from` (user, human; assistant, gpt, bot, model, chatgpt) and `content`, `value` or `text`. System, tool
+and developer messages are ignored. The id of a conversation is `id` or `conversation_id`, or else its line number.
 """
 
 from collections.abc import Iterator
@@ -35,14 +35,14 @@ MESSAGES = ("messages", "conversations", "conversation")
 
 
 def known_role(role: Any) -> str:
-    """`user`, `assistant`, or an empty text where the message is to be left out."""
+    """`user`, `assistant`, or an empty string if the message is to be ignored."""
     if str(role).lower() not in ROLES:
         raise ValueError(f"one of {', '.join(ROLES)}")
     return ROLES[str(role).lower()]
 
 
 def plain_text(content: Any) -> Any:
-    """The texts of OpenAI's parts (text, images, ...), joined; other contents without blanks around them."""
+    """Join the text parts of OpenAI's multi-part content (text, images, ...); strip a content that is one string."""
     if isinstance(content, list):
         parts = [part for part in content if isinstance(part, dict) and part.get("type", "text") == "text"]
         content = "\n".join(str(part.get("text", "")) for part in parts)
@@ -67,7 +67,7 @@ class Conversation:
     id: Annotated[Identifier, BeforeValidator(str), Field(validation_alias=AliasChoices("id", "conversation_id"))] = ""
 
     def turns(self, name: str) -> Iterator[Turn]:
-        """A turn for each question; messages of one role that follow each other are joined."""
+        """Yield a turn for each question; consecutive messages of one role are joined."""
         groups = groupby((m for m in self.messages if m.role and m.content), key=attrgetter("role"))
         messages = [{"role": role, "content": "\n".join(m.content for m in group)} for role, group in groups]
         questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
@@ -82,9 +82,9 @@ class ImportFlags(Validated):
     """Flags of the command.
 
     Args:
-        from_: log of chats: JSONL, one conversation a line, or a JSON list.
+        from_: chat log: JSONL, one conversation per line, or a JSON list.
         output: file for the turns.
-        on_bad: a conversation that cannot be read stops the command (`stop`), or is left out and counted (`skip`).
+        on_bad: `stop` at a conversation that cannot be read, or `skip` and count such conversations.
     """
 
     from_: Path
@@ -108,14 +108,14 @@ def main(argv: list[str] | None = None) -> None:
             turns += conversation.turns(name)
         except InputError as error:
             if flags.on_bad == "stop":
-                raise InputError(f"{error} `--on_bad skip` leaves such conversations out.") from error
+                raise InputError(f"{error} `--on_bad skip` skips such conversations.") from error
             skipped += 1
-            log.warning("left out: %s", error)
+            log.warning("skipped: %s", error)
     if not turns:
-        raise InputError(f"{flags.from_}: it has no user question; see `--help` for what a conversation looks like.")
+        raise InputError(f"{flags.from_}: no user question in the file; `--help` describes the format.")
     write_records(flags.output, turns)
     log.info(
-        "%d turns of %d conversations (%d without a reply, %d conversations left out) -> %s",
+        "%d turns of %d conversations (%d without a reply, %d conversations skipped) -> %s",
         len(turns), len(names), sum(not turn.reply for turn in turns), skipped, flags.output,
     )  # fmt: skip
     log.info("to train on them: accelerate launch train/dpo.py --config configs/own_data.yaml --data.train %s "
@@ -123,10 +123,10 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def read_conversation(text: str, place: str) -> Conversation:
-    """A conversation from JSON; raises InputError with the place, the field and the value where it is none."""
+    """Parse a conversation; an invalid one raises an InputError with place, field and value."""
     value = json_value(text, place)
     record = value if isinstance(value, dict) else {"messages": value}
-    record = {name: content for name, content in record.items() if content != ""}  # an empty id is none
+    record = {name: content for name, content in record.items() if content != ""}  # an empty id counts as missing
     if not any(name in record for name in MESSAGES):
         raise InputError(f"{place}: a conversation needs one of {', '.join(MESSAGES)}; it has {', '.join(record)}.")
     return parse_record(Conversation, record, place)

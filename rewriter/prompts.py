@@ -1,4 +1,4 @@
-"""The rewrite prompt, and reading the model's output."""
+"""The rewrite prompt, and parsing of the model's output."""
 
 import re
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ INSTRUCTION = "Rewrite the last question as a search query that stands alone. Re
 
 @dataclass(frozen=True)
 class RewritePrompt:
-    """How the rewriter is asked for a stand-alone query.
+    """The prompt that asks the rewriter for a stand-alone query.
 
     Args:
         instruction: the system message; empty for `INSTRUCTION`.
         examples: (conversation, rewrite) pairs, shown as user and assistant messages before the conversation.
-        history_messages: number of earlier messages that are shown, the last ones; None shows all.
-        history_words: words of each earlier message that are shown, the first ones; None shows all.
+        history_messages: number of most recent messages to show; None shows all.
+        history_words: maximum words of each earlier message to show, from its beginning; None shows all.
     """
 
     instruction: str = ""
@@ -31,14 +31,14 @@ class RewritePrompt:
 
     @classmethod
     def of(cls, settings: RewriterSettings, examples: bool = False) -> "RewritePrompt":
-        """The prompt of the settings, with or without their examples."""
+        """The prompt for the settings, with or without their examples."""
         pairs = [(example.conversation.strip(), example.rewrite.strip()) for example in settings.examples]
         return cls(
             settings.instruction, tuple(pairs if examples else ()), settings.history_messages, settings.history_words
         )
 
     def messages(self, history: Sequence[Message], question: str) -> list[Message]:
-        """Chat messages that ask for a stand-alone query.
+        """Build the chat messages of the prompt.
 
         Args:
             history: earlier messages, oldest first.
@@ -56,13 +56,13 @@ class RewritePrompt:
 
 
 def first_words(text: str, count: int | None) -> str:
-    """The first words of a text, with one space between them; a text with no more words is unchanged."""
+    """The first `count` words of a text, joined by single spaces; a shorter text is unchanged."""
     words = text.split()
     return text if count is None or len(words) <= count else " ".join(words[:count])
 
 
 def user_turns(history: Sequence[Message], question: str) -> str:
-    """All of the user's messages, joined, the current question last."""
+    """All messages of the user joined, with the current question last."""
     return " ".join([*(m["content"] for m in history if m["role"] == "user"), question])
 
 
@@ -86,14 +86,14 @@ QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»", "`": "`"}
 
 
 def read_rewrite(output: str) -> str:
-    """The query in a model's output: without thinking, labels ("Rewritten query:"), quotes, list marks and line
-    breaks.
+    """Extract the query from a model's output, without thinking, labels ("Rewritten query:"), quotes, list markers
+    and line breaks.
 
     Args:
-        output: decoded text, special tokens left out.
+        output: decoded text without special tokens.
 
     Returns:
-        One line; empty when nothing is left.
+        One line; empty if nothing is left.
     """
     text = THINKING.sub(" ", output).strip()
     text = " ".join(text.split())
@@ -105,5 +105,5 @@ def read_rewrite(output: str) -> str:
 
 
 def normalized(query: str) -> str:
-    """A query as a retriever sees it, for telling whether two are the same: lower-case words, one space between."""
+    """Lower-case words joined by single spaces, to compare queries as a retriever would."""
     return " ".join(regex.findall(r"[\p{L}\p{M}\p{N}_]+", query.casefold()))

@@ -1,4 +1,4 @@
-"""A trained rewriter, ready to use."""
+"""`Rewriter`: apply a trained rewriter."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,7 +34,7 @@ class LocalBackend:
 
 
 def server_backend(options: RewriterSettings, api_key: str | None = None) -> "ServerBackend":
-    """The model on the server of the settings.
+    """Connect to the model on the server of the settings.
 
     Raises:
         InputError: the package openai is not installed.
@@ -65,19 +65,19 @@ class Rewriter:
 
     @classmethod
     def from_pretrained(cls, name: str | Path, **overrides: Any) -> "Rewriter":
-        """Load a rewriter that train/dpo.py trained, with its base model, prompt and limits.
+        """Load a rewriter trained by train/dpo.py, with its base model, prompt and limits.
 
         Args:
-            name: run folder, folder of an adapter or of a merged model, or the Hub id of one of these.
-            overrides: settings of `rewriter` that replace the saved ones, such as `model`, where the base model has
-                moved, or `dtype`.
+            name: run folder, adapter folder, folder of a merged model, or the Hub id of one of these.
+            overrides: settings of `rewriter` that replace the saved ones, such as `dtype`, or `model` if the base
+                model has moved.
 
         Raises:
             InputError: there is no `rewriter.json`, or the model cannot be loaded.
         """
         options = load_adapter_settings(name)
         if options is None:
-            raise InputError(f"there is no rewriter.json in {name}; name a run or an adapter of train/dpo.py.")
+            raise InputError(f"{name} contains no rewriter.json; name a run or an adapter of train/dpo.py.")
         return cls.from_settings(replace(options, **overrides))
 
     @classmethod
@@ -95,13 +95,13 @@ class Rewriter:
     def from_url(
         cls, url: str, model: str, settings: str | Path | None = None, api_key: str | None = None, **overrides: Any
     ) -> "Rewriter":
-        """Use a rewriter on a server with the OpenAI protocol.
+        """Use a rewriter on an OpenAI-compatible server.
 
         Args:
-            url: address that ends in `/v1`.
+            url: URL that ends in `/v1`.
             model: name of the model on the server.
-            settings: folder with the `rewriter.json` of the served adapter; the built-in prompt when not given.
-            api_key: of the server; `OPENAI_API_KEY` of the environment when not given.
+            settings: folder with the `rewriter.json` of the served adapter; by default, the built-in prompt is used.
+            api_key: key of the server; by default the environment variable `OPENAI_API_KEY`.
             overrides: settings of `rewriter` that replace the saved ones, such as `concurrency` or `extra_body`.
 
         Raises:
@@ -109,7 +109,7 @@ class Rewriter:
         """
         options = load_adapter_settings(settings) if settings else RewriterSettings()
         if options is None:
-            raise InputError(f"there is no rewriter.json in {settings}.")
+            raise InputError(f"{settings} contains no rewriter.json.")
         options = replace(options, url=url, served_model=model, **overrides)
         return cls(server_backend(options, api_key), options)
 
@@ -120,25 +120,25 @@ class Rewriter:
     def rewrite(self, history: Sequence[Message], question: str, n: int) -> list[str]: ...
 
     def rewrite(self, history: Sequence[Message], question: str, n: int | None = None) -> str | list[str]:
-        """The query to search for a question.
+        """Rewrite a question as a search query.
 
         Args:
             history: earlier messages, oldest first, as `{"role": "user" or "assistant", "content": text}`.
             question: the current question.
-            n: number of queries to sample; without it, the most likely query is returned alone.
+            n: number of queries to sample; if None, the most likely query is returned as a string.
         """
         (queries,) = self.queries([Turn("question", tuple(history), question)], n or 1)
         return queries[0] if n is None else queries
 
     def queries(self, turns: Sequence[Turn], n: int = 1) -> list[list[str]]:
-        """Queries to search for each turn; turns are rewritten together.
+        """Rewrite the questions of several turns in batches.
 
         Args:
             turns: conversations with their last question.
-            n: 1 for the most likely query; more for that many samples, of which equal ones are merged.
+            n: 1 for the most likely query; otherwise the number of samples, of which equal ones are merged.
 
         Returns:
-            For each turn its distinct queries; the question itself where the model writes nothing.
+            The distinct queries of each turn; the question itself if the model's output is empty.
         """
         queries = []
         for turn, texts in zip(turns, self.backend.rewrites(turns, self.options, n), strict=True):

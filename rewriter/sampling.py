@@ -1,4 +1,4 @@
-"""Sampling several rewrites of a turn from a causal LM, or taking the most likely one."""
+"""Sample several rewrites of a turn from a causal LM, or decode the most likely one."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ from rewriter.prompts import RewritePrompt, normalized, read_rewrite, search_que
 def prompts_of(
     lm: LanguageModel, turns: Sequence[Turn], prompt: RewritePrompt, room: int
 ) -> list[tuple[list[int], int]]:
-    """Token ids of each turn's rewrite prompt, and how many of its oldest messages were left out so that the context
-    has `room` for the output."""
+    """Token ids of each turn's rewrite prompt, and the number of oldest messages that were omitted to leave `room`
+    tokens for the output."""
 
     def chat(turn: Turn, cut: int) -> list[Message]:
         return prompt.messages(turn.history[cut:], turn.question)
@@ -32,7 +32,7 @@ def prompts_of(
 
 
 def sampler(draws: Tensor, temperature: float, top_p: float) -> TokenSampler:
-    """A choice by inverse transform from fixed uniform draws: the same draws and distribution give the same token.
+    """Sampler by inverse transform from fixed uniform draws: the same draws and distribution give the same token.
 
     Args:
         draws: [rows, steps], uniform in [0, 1).
@@ -55,25 +55,26 @@ def sampler(draws: Tensor, temperature: float, top_p: float) -> TokenSampler:
 
 
 def uniform_draws(seed: int, turn_id: str, n: int, steps: int) -> Tensor:
-    """Uniform draws [n, steps] that belong to one turn."""
+    """Uniform draws [n, steps] that depend only on the seed and the turn."""
     return torch.rand(n, steps, generator=torch.Generator().manual_seed(seed_of(seed, turn_id)))
 
 
 def sample_rewrites(
     lm: LanguageModel, turns: Sequence[Turn], options: RewriterSettings, prompt: RewritePrompt, seed: int
 ) -> list[TurnRecord]:
-    """Sample `options.n` rewrites of each turn, cleaned and merged, and add the queries of `options.include`.
+    """Sample `options.n` rewrites of each turn, merge duplicates, and add the queries of `options.include`.
 
     Args:
         lm: the rewriter.
         turns: one batch.
-        options: how rewrites are sampled; a sample that does not end within `max_new_tokens` is kept and counted.
-        prompt: how a rewrite is asked for.
-        seed: with the turn's id it decides the samples.
+        options: sampling settings; a sample that does not end within `max_new_tokens` is kept and counted.
+        prompt: the rewrite prompt.
+        seed: determines the samples, together with the id of the turn.
 
     Returns:
-        For each turn its distinct candidates in the order of sampling (`normalized` decides what is the same), and
-        counts: `empty` and `cut` samples, `merged` duplicates, `messages_left_out` of the prompt, `too_long` prompts.
+        The distinct candidates of each turn in the order of sampling (those with equal `normalized` texts are merged),
+        and counts: `empty` and `cut` samples, `merged` duplicates, `messages_left_out` of the prompt, `too_long`
+        prompts.
     """
     prompts, room = prompts_of(lm, turns, prompt, options.max_new_tokens), options.max_new_tokens
     fitting = [i for i, (ids, _) in enumerate(prompts) if len(ids) + room <= lm.context]
@@ -92,8 +93,8 @@ def sample_rewrites(
 
 
 class Sample(NamedTuple):
-    """A sampled rewrite: its text, empty where the output has none; the log-probability of the output in nats, None
-    where it is not known, and the number of its tokens; whether the model ended it."""
+    """A sampled rewrite: its text, empty if the output contains none; the log-probability of the output in nats, None
+    if unknown; the number of its tokens; whether the model ended it."""
 
     text: str
     logprob: float | None
@@ -102,14 +103,14 @@ class Sample(NamedTuple):
 
 
 def read_completion(lm: LanguageModel, completion: Completion) -> Sample:
-    """The rewrite in a completion."""
+    """Extract the rewrite from a completion."""
     text = read_rewrite(lm.tokenizer.decode(completion.ids, skip_special_tokens=True))
     logprob = sum(completion.logprobs) + completion.end_logprob
     return Sample(text, logprob, len(completion.ids) + completion.ended, completion.ended)
 
 
 def turn_record(turn: Turn, samples: Sequence[Sample], options: RewriterSettings, counts: Counter) -> TurnRecord:
-    """The record of a turn with its distinct candidates; adds to `counts`."""
+    """Build the record of a turn with its distinct candidates; adds to `counts`."""
     candidates = distinct_candidates(turn, samples, options, counts)
     return TurnRecord(turn.id, turn.dataset, tuple(candidates), {name: n for name, n in counts.items() if n})
 
@@ -139,7 +140,7 @@ def distinct_candidates(
 def greedy_rewrites(
     lm: LanguageModel, turns: Sequence[Turn], options: RewriterSettings, prompt: RewritePrompt
 ) -> list[str]:
-    """The most likely rewrite of each turn; the question itself where the model says nothing."""
+    """The most likely rewrite of each turn; the question itself if the model's output is empty."""
     prompts, room = prompts_of(lm, turns, prompt, options.max_new_tokens), options.max_new_tokens
     fitting = [i for i, (ids, _) in enumerate(prompts) if len(ids) + room <= lm.context]
     outputs = generate(lm, [prompts[i][0] for i in fitting], room, options.batch_tokens)

@@ -1,12 +1,12 @@
-"""Serve a rewriter over HTTP: its own endpoint, and the OpenAI protocol.
+"""Serve a rewriter over HTTP: an endpoint for rewriting, and an OpenAI-compatible API.
 
     python -m rewriter.serve runs/quickstart --port 8000
     curl localhost:8000/rewrite -H 'Content-Type: application/json' \\
         -d '{"history": [{"role": "user", "content": "Who founded Acme?"}], "question": "Where was she born?"}'
 
-`POST /rewrite` takes a conversation and returns what to search. `POST /v1/chat/completions` and `GET /v1/models` make
-the same model an OpenAI server, for `Rewriter.from_url`. `GET /health` tells whether it is up. Requests that arrive
-while the model works are answered together in the next batch.
+`POST /rewrite` takes a conversation and returns the search query. `POST /v1/chat/completions` and `GET /v1/models` are
+the OpenAI-compatible API of the same model, for `Rewriter.from_url`. `GET /health` reports whether the server is up.
+Requests that arrive while the model is busy are answered together in the next batch.
 """
 
 from dataclasses import dataclass, field
@@ -25,14 +25,14 @@ class ServeFlags(Validated):
     """Flags of the command.
 
     Args:
-        rewriter: run folder, folder of an adapter or of a merged model, or the Hub id of one of these.
+        rewriter: run folder, adapter folder, folder of a merged model, or the Hub id of one of these.
         host: address to listen on; 0.0.0.0 for all.
         port: port to listen on.
-        name: name of the model in the OpenAI protocol.
-        dtype: type of the weights; that of the training when not given.
-        max_batch: most requests that are answered together.
-        max_queue: most requests that wait; further ones are refused with status 429.
-        max_body: largest request in bytes; larger ones are refused with status 413.
+        name: name of the model in the OpenAI-compatible API.
+        dtype: type of the weights; by default that of training.
+        max_batch: maximum number of requests per batch.
+        max_queue: maximum number of waiting requests; further ones are rejected with status 429.
+        max_body: maximum size of a request in bytes; larger ones are rejected with status 413.
     """
 
     rewriter: str = field(metadata={"positional": True})

@@ -1,4 +1,4 @@
-"""A rewriter behind a server with the OpenAI protocol, such as vLLM or `rewriter.serve`."""
+"""A rewriter on an OpenAI-compatible server, such as vLLM or `rewriter.serve`."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ from core.settings import RewriterSettings
 from rewriter.prompts import RewritePrompt, read_rewrite
 from rewriter.sampling import Sample
 
-REFUSED = (400, 413, 422)  # statuses of a prompt that the server never takes, such as one that is too long
-# What a request asks for: several choices, log-probabilities. Servers refuse, or ignore, either.
+REFUSED = (400, 413, 422)  # statuses of a prompt that the server refuses, such as one that is too long
+# Whether a request asks for (several choices, log-probabilities). Some servers refuse or ignore either.
 FORMS = ((True, True), (False, True), (False, False))
 STATUS_HINTS = {
     401: "set OPENAI_API_KEY in the environment",
-    403: "this key may not use it",
+    403: "the API key has no access to it",
     404: "are `rewriter.url` and `rewriter.served_model` right?",
 }
 
@@ -33,10 +33,7 @@ class ServerBackend:
     Args:
         options: `url`, `served_model`, `concurrency`, `retries`, `timeout` and `extra_body` of the server; prompt and
             sampling.
-        api_key: of the server; `OPENAI_API_KEY` of the environment when not given.
-
-    Raises:
-        InputError: the address holds credentials.
+        api_key: key of the server; by default the environment variable `OPENAI_API_KEY`.
     """
 
     def __init__(self, options: RewriterSettings, api_key: str | None = None):
@@ -47,32 +44,31 @@ class ServerBackend:
             max_retries=options.retries,
             timeout=options.timeout,
         )
-        self.form = 0  # of `FORMS`: the first that the server has not refused
-        self.refused = 0  # prompts
+        self.form = 0  # index in `FORMS` of the first that the server has not refused
+        self.refused = 0  # number of refused prompts
 
     def rewrites(self, turns: Sequence[Turn], options: RewriterSettings, n: int) -> list[list[str]]:
         """The most likely rewrite of each turn, or `n` samples."""
         samples = self.sample(turns, RewritePrompt.of(options), n, seed=0)
-        return [[sample.text for sample in of_turn] for of_turn in samples]
+        return [[sample.text for sample in turn_samples] for turn_samples in samples]
 
     def greedy_rewrites(self, turns: Sequence[Turn], prompt: RewritePrompt) -> list[str]:
-        """The most likely rewrite of each turn; the question itself where the model says nothing."""
+        """The most likely rewrite of each turn; the question itself if the model's output is empty."""
         samples = self.sample(turns, prompt, n=1, seed=0)
-        return [
-            (of_turn[0].text if of_turn else "") or turn.question for turn, of_turn in zip(turns, samples, strict=True)
-        ]
+        texts = (turn_samples[0].text if turn_samples else "" for turn_samples in samples)
+        return [text or turn.question for turn, text in zip(turns, texts, strict=True)]
 
     def sample(self, turns: Sequence[Turn], prompt: RewritePrompt, n: int, seed: int) -> Iterator[list[Sample]]:
-        """Samples of several turns at once.
+        """Sample rewrites of several turns concurrently.
 
         Args:
             turns: the turns.
-            prompt: how a rewrite is asked for.
+            prompt: the rewrite prompt.
             n: samples per turn; 1 for the most likely output.
-            seed: with a turn's id and the number of a request it decides the seed of the request.
+            seed: determines the seed of each request, together with the turn's id and the samples so far.
 
         Yields:
-            For each turn its samples; none, with a warning, where the server refuses the prompt.
+            The samples of each turn; an empty list if the server refuses the prompt, with a warning for the first.
 
         Raises:
             InputError: the server cannot be reached, fails, or does not know the model.
@@ -84,8 +80,8 @@ class ServerBackend:
         messages, samples = prompt.messages(turn.history, turn.question), []
         temperature = 0.0 if n == 1 else self.options.temperature
         try:
-            while len(samples) < n:  # a server may give fewer choices than it is asked for
-                request_seed = seed_of(seed, turn.id, len(samples)) >> 32  # 31 bits, which every server takes
+            while len(samples) < n:  # a server may return fewer choices than requested
+                request_seed = seed_of(seed, turn.id, len(samples)) >> 32  # 31 bits, which every server accepts
                 choices = self._choices(messages, n - len(samples), temperature, request_seed)
                 samples += map(to_sample, choices)
         except OpenAIError as error:
@@ -100,7 +96,7 @@ class ServerBackend:
         return samples[:n]
 
     def _choices(self, messages: list[Message], n: int, temperature: float, seed: int) -> list[Choice]:
-        """At most `n` answers, at least one. What the server once refused to give is not asked for again."""
+        """Request at most `n` choices, at least one. A form that the server has refused is not tried again."""
         for form in range(self.form, len(FORMS)):
             several, logprobs = FORMS[form]
             try:
@@ -116,13 +112,13 @@ class ServerBackend:
             self.form = max(self.form, form)
             if not isinstance(reply, ChatCompletion) or not reply.choices:
                 raise InputError(
-                    f"{self.options.url}: a reply is not a chat completion; it begins {str(reply)[:80]!r}."
+                    f"{self.options.url}: the reply is not a chat completion; it starts with {str(reply)[:80]!r}."
                 )
             return reply.choices
 
 
 def to_sample(choice: Choice) -> Sample:
-    """The rewrite in an answer. Its tokens are known only where the server gives their log-probabilities."""
+    """Extract the rewrite from a choice; its tokens are known only if the server returns log-probabilities."""
     tokens = choice.logprobs.content if choice.logprobs and choice.logprobs.content else None
     logprob = None if tokens is None else sum(token.logprob for token in tokens)
     text = read_rewrite(choice.message.content or "")

@@ -29,7 +29,7 @@ Question = Annotated[str, StringConstraints(max_length=MAX_CHARACTERS, pattern=r
 
 
 class ChatMessage(BaseModel):
-    """A message of the OpenAI protocol."""
+    """A message of the OpenAI-compatible API."""
 
     role: Literal["system", "user", "assistant"]
     content: Text
@@ -50,7 +50,7 @@ class RewriteRequest(BaseModel, extra="forbid"):
 
 
 class ChatRequest(BaseModel):
-    """A request of the OpenAI protocol; other fields are ignored."""
+    """A request of the OpenAI-compatible API; other fields are ignored."""
 
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
     n: int = Field(default=1, ge=1, le=MAX_SAMPLES)
@@ -69,17 +69,17 @@ class ChatRequest(BaseModel):
 class Job(NamedTuple):
     """A request that waits for the model. Jobs with equal keys may share a batch."""
 
-    key: tuple  # function that answers a batch, settings of the request
+    key: tuple  # the function that answers a batch, then the settings of the request
     request: Any
     result: asyncio.Future
 
 
 class Batcher:
-    """Answers requests in batches: those that arrive while the model works wait for the next one.
+    """Answers requests in batches: requests that arrive while the model is busy wait for the next batch.
 
     Args:
-        max_batch: most requests of a batch.
-        max_queue: most requests that wait.
+        max_batch: maximum number of requests per batch.
+        max_queue: maximum number of waiting requests.
     """
 
     def __init__(self, max_batch: int, max_queue: int):
@@ -88,10 +88,15 @@ class Batcher:
         self.worker: asyncio.Task | None = None
 
     async def submit(self, answer: Callable[[list], list], settings: tuple, request: Any) -> Any:
-        """The answer to a request; `answer` makes those of a batch of requests with the same settings.
+        """Add a request to the queue and return its answer.
+
+        Args:
+            answer: function from a batch of requests with the same settings to their answers or exceptions.
+            settings: settings of the request.
+            request: the request.
 
         Raises:
-            HTTPException: status 429, too many requests wait; or what `answer` gave in place of this answer.
+            HTTPException: status 429, too many requests are waiting; or the exception that `answer` returned.
         """
         if len(self.waiting) >= self.max_queue:
             raise HTTPException(429, f"{self.max_queue} requests are waiting; try again later.")
@@ -114,19 +119,19 @@ class Batcher:
             for job, result in zip(batch, results, strict=True):
                 if isinstance(result, Exception) and not job.result.done():
                     job.result.set_exception(result)
-                elif not job.result.done():  # else the client has gone
+                elif not job.result.done():  # otherwise the client has disconnected
                     job.result.set_result(result)
 
 
 def rewrite_batch(rewriter: Rewriter, requests: list[RewriteRequest]) -> list[list[str]]:
-    """The queries of each request; all have the same `n`."""
-    # The id seeds the samples; a conversation gives the same ones in any batch, as in `Rewriter.rewrite`.
+    """Answer a batch of requests, which all have the same `n`, with queries."""
+    # The id seeds the samples, so that a conversation gets the same ones in any batch, as in `Rewriter.rewrite`.
     turns = [Turn("question", tuple(message.model_dump() for message in r.history), r.question) for r in requests]
     return rewriter.queries(turns, requests[0].n)
 
 
 def chat_batch(rewriter: Rewriter, requests: list[ChatRequest]) -> list[list[dict[str, Any]] | HTTPException]:
-    """The choices for each request, or why there are none; all have the same limits and sampling settings."""
+    """Answer a batch of requests, which all have the same limits and sampling settings, with choices or an error."""
     first, lm = requests[0], rewriter.backend.lm
     longest = first.max_new_tokens or rewriter.options.max_new_tokens
     chats = [[message.model_dump() for message in request.messages] for request in requests]
@@ -138,7 +143,7 @@ def chat_batch(rewriter: Rewriter, requests: list[ChatRequest]) -> list[list[dic
         choose = sampler(torch.cat(draws).to(lm.device), max(first.temperature, 0.01), first.top_p)
     outputs = generate(lm, [prompts[i] for i in fitting], longest, rewriter.options.batch_tokens, choose, first.n)
     answers: list[list[dict[str, Any]] | HTTPException] = [
-        HTTPException(422, f"the prompt has {len(ids)} tokens; {lm.context - longest} fit beside the answer.")
+        HTTPException(422, f"the prompt has {len(ids)} tokens; at most {lm.context - longest} fit with the answer.")
         for ids in prompts
     ]
     for i, completions in zip(fitting, outputs, strict=True):
@@ -147,14 +152,14 @@ def chat_batch(rewriter: Rewriter, requests: list[ChatRequest]) -> list[list[dic
 
 
 def to_choice(lm: LanguageModel, index: int, completion: Completion) -> dict[str, Any]:
-    """A completion in the OpenAI protocol."""
+    """Convert a completion to a choice of the OpenAI-compatible API."""
     text = lm.tokenizer.decode(completion.ids, skip_special_tokens=True).strip()
     message = {"role": "assistant", "content": text}
     return {"index": index, "message": message, "finish_reason": "stop" if completion.ended else "length"}
 
 
 def app_for(rewriter: Rewriter, flags: ServeFlags) -> FastAPI:
-    """The service of a rewriter with a model in this process."""
+    """Build the service of a rewriter whose model runs in this process."""
     batcher = Batcher(flags.max_batch, flags.max_queue)
     rewrite_all, chat_all = partial(rewrite_batch, rewriter), partial(chat_batch, rewriter)
     app = FastAPI(title="Query rewriter")
@@ -165,7 +170,7 @@ def app_for(rewriter: Rewriter, flags: ServeFlags) -> FastAPI:
         if request.method == "POST" and not length.isdecimal():
             return JSONResponse({"detail": "the header Content-Length is missing."}, 411)
         if request.method == "POST" and int(length) > flags.max_body:
-            message = f"the request has {length} bytes; at most {flags.max_body} are taken."
+            message = f"the request has {length} bytes; at most {flags.max_body} are accepted."
             return JSONResponse({"detail": message}, 413)
         return await call_next(request)
 
@@ -177,7 +182,7 @@ def app_for(rewriter: Rewriter, flags: ServeFlags) -> FastAPI:
     @app.post("/v1/chat/completions")
     async def chat(request: ChatRequest) -> dict[str, Any]:
         if request.stream:
-            raise HTTPException(422, "`stream` is not supported; leave it out.")
+            raise HTTPException(422, "`stream` is not supported; remove it.")
         settings = (request.n, request.temperature, request.top_p, request.max_new_tokens)
         choices = await batcher.submit(chat_all, settings, request)
         identity = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time())}
@@ -195,7 +200,7 @@ def app_for(rewriter: Rewriter, flags: ServeFlags) -> FastAPI:
 
 
 def serve(flags: ServeFlags) -> None:
-    """Serve until a signal ends the process; requests in flight are answered first.
+    """Serve until a signal stops the process; requests in flight are still answered.
 
     Raises:
         InputError: the rewriter cannot be loaded.

@@ -11,7 +11,7 @@ from core.errors import InputError
     [
         (b"{}\n{broken\n", ":2: not valid JSON"),
         (b"[1]\n", ":1: expected a JSON object, got list"),
-        (b'{"id": "\\ud800"}\n', ":1: half a character"),
+        (b'{"id": "\\ud800"}\n', ":1: a string contains half a character"),
         (b'{"id": "\xff\xfe"}\n', ": not UTF-8"),
     ],
 )

@@ -70,7 +70,7 @@ def refused(folder, capsys, turns=(TURN,), documents=DOCUMENTS, flags=()):
         (["\x00" * 8], "turns.jsonl:1: not valid JSON: Expecting value at column 1."),
         (['{"id": "c_1", "history": [], "question": "\x00"}'], "not valid JSON: Invalid control character"),
         ([TURN, TURN], "turns.jsonl:2: the id `c_1` is repeated; ids of turns must be unique."),
-        ([], "turns.jsonl: no turns in it; docs/data.md has the format."),
+        ([], "turns.jsonl: no turns in the file; docs/data.md describes the format."),
     ],
 )  # fmt: skip
 def test_bad_turns_are_named(tmp_path, capsys, turns, expected):

@@ -76,7 +76,7 @@ def test_a_mistake_in_a_flag_is_named(words, expected):
 
 
 def test_commands_need_a_model():
-    with pytest.raises(InputError, match="^no rewriter given; name a run folder or an adapter, or a base model"):
+    with pytest.raises(InputError, match="^the rewriter is not set; name a run folder or an adapter, or a base model"):
         rewrite([])
     with pytest.raises(InputError, match="^`--model` is not set; it must be a string.$"):
         utility(["--input", "x", "--output", "y"])

@@ -46,7 +46,7 @@ def test_limit_takes_the_first(tmp_path):
         ([TURN | {"relevant": {"d": 2000}}], ":1: `relevant.d` must be less than or equal to 1000, got 2000"),
         ([TURN | {"answers": "Ann"}], ":1: `answers` must be a list, got 'Ann'"),
         ([TURN, TURN], ":2: the id `c1_1` is repeated"),
-        ([], "no turns in it"),
+        ([], "no turns in the file"),
     ],
 )
 def test_bad_turns_are_named(tmp_path, records, expected):

@@ -167,7 +167,7 @@ def test_reference_row_needs_a_rewrite_of_measured_turns_alone():
 def test_mtrag_files_of_different_releases_are_refused(tmp_path):
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\nc972_1724711083\t8220-1\t1\n")
-    with pytest.raises(InputError, match="first query id is `c972_1724711083`.*one state of the repository"):
+    with pytest.raises(InputError, match="first query id is `c972_1724711083`.*one commit of the repository"):
         mtrag.read(MTRAG, tmp_path / "qrels/dev.tsv")
 
 
@@ -225,7 +225,7 @@ def test_bad_lines_of_mtrag_are_named(tmp_path, field, value, expected):
     ("text", "expected"),
     [
         ('[\n{"Turn_no": 1},\n{oops}]', "turns.json:3: not valid JSON"),
-        ("[]", "turns.json: no turns in it"),
+        ("[]", "turns.json: no turns in the file"),
         ("[7]", "turns.json: record 1: expected a JSON object, got int"),
         ('[{"Question": "\\ud800"}]', "turns.json: record 1: half a character"),
     ],
@@ -243,7 +243,7 @@ def test_bad_files_are_named(tmp_path, text, expected):
         ("1_1 0 102 1\n1_2 0 101 yes\n", "qrels.trec:2: the grade must be a whole number, got `yes`"),
         ("query-id corpus-id score\n1_1 0 102 1\n", "qrels.trec:2: expected `query-id corpus-id score`"),
         ("first 0 102 1\n", "the query id `first` does not end in `<conversation>_<turn>`"),
-        ("7_1 0 102 1\n", "no gold passage for any turn of .*its first is `1_1`"),
+        ("7_1 0 102 1\n", "no gold passage for any turn of .*first turn: `1_1`"),
         ("\n", "the file is empty; expected lines `query 0 document grade`"),
     ],
 )
@@ -323,7 +323,7 @@ def test_convert_writes_a_domain_of_mtrag(tmp_path, passages):
     written = [passage for _, passage in read_corpus(str(tmp_path / "corpus.jsonl"))]
     assert written == list(mtrag.read_passages(passages))
     assert written[0] == Passage("700_0-90-0-90", "Charter\nPart 700_0-90-0-90.", "Charter")
-    with pytest.raises(InputError, match="`--passages` and `--corpus` go together"):
+    with pytest.raises(InputError, match="`--passages` and `--corpus` need each other"):
         convert([*map(str, words), "--output", str(tmp_path / "turns.jsonl")])
 
 
@@ -339,7 +339,7 @@ def test_bad_passages_of_mtrag_are_named(tmp_path):
         list(mtrag.read_passages(tmp_path / "a.jsonl"))
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
         archive.writestr("readme.txt", "nothing")
-    with pytest.raises(InputError, match=r"b.zip: one .jsonl file is expected in the archive, got 0"):
+    with pytest.raises(InputError, match=r"b.zip: the archive must contain one .jsonl file, got 0"):
         list(mtrag.read_passages(tmp_path / "b.zip"))
 
 

@@ -38,7 +38,7 @@ def test_openai_messages(tmp_path):
     assert (first.history, first.question, first.reply) == ((), "Who made Talpa?", "Ann Lee.")
     assert [message["content"] for message in second.history] == ["Who made Talpa?", "Ann Lee."]
     assert (second.question, second.reply) == ("Where was she born?", "In Ghent.")
-    assert "2 turns of 1 conversations (0 without a reply, 0 conversations left out)" in output
+    assert "2 turns of 1 conversations (0 without a reply, 0 conversations skipped)" in output
     assert "--config configs/own_data.yaml --data.train" in output
 
 
@@ -88,11 +88,11 @@ def test_what_cannot_be_read_is_named_or_left_out(tmp_path, line, expected):
     output = call(main, "--from", path, "--output", tmp_path / "turns.jsonl", ok=False)
     assert expected in output and "`--on_bad skip`" in output and not (tmp_path / "turns.jsonl").exists()
     output = call(main, "--from", path, "--output", tmp_path / "turns.jsonl", "--on_bad", "skip")
-    assert "left out: " in output and "1 conversations left out" in output
+    assert "skipped: " in output and "1 conversations skipped" in output
     assert len(read_turns(tmp_path / "turns.jsonl")) == 2
 
 
 def test_a_log_without_questions(tmp_path):
     path = write_lines(tmp_path / "chats.jsonl", [{"messages": [{"role": "assistant", "content": "Hello"}]}])
-    assert "it has no user question" in call(main, "--from", path, "--output", tmp_path / "t.jsonl", ok=False)
+    assert "no user question in the file" in call(main, "--from", path, "--output", tmp_path / "t.jsonl", ok=False)
     assert "none.jsonl: cannot be read (No such file" in call(main, "--from", tmp_path / "none.jsonl", ok=False)

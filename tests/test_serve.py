@@ -70,7 +70,7 @@ def test_a_server_that_is_not_there_is_named():
         ("rewrite", {"question": "q" * 5000}, 413, "at most 3000 are taken"),
         ("v1/chat/completions", {"messages": []}, 422, "messages"),
         ("v1/chat/completions", {"messages": HISTORY[:1], "stream": True}, 422, "`stream` is not supported"),
-        ("v1/chat/completions", {"messages": HISTORY[:1], "max_tokens": 100_000}, 422, "fit beside the answer"),
+        ("v1/chat/completions", {"messages": HISTORY[:1], "max_tokens": 100_000}, 422, "fit with the answer"),
     ],
 )
 def test_requests_that_are_refused(serve, path, body, status, message):

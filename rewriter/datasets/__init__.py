@@ -1,7 +1,7 @@
-"""Published data sets, read from the published files: `READERS` has the function for each `data.format`.
+"""Readers of published data sets: `READERS` has the function for each `data.format`.
 
-A new data set is a reader in a new file, an entry of `READERS`, its name in `core.data_settings.DataSettings.format`,
-and in `core.data_sources.PUBLISHED`.
+A new data set needs a reader in a new file, an entry in `READERS`, and its name in
+`core.data_settings.DataSettings.format` and `core.data_sources.PUBLISHED`.
 """
 
 from rewriter.datasets import mtrag, qrecc, topiocqa

@@ -1,9 +1,9 @@
-"""Write a published data set as `turns.jsonl`, and check that it is all there.
+"""Convert a published data set to `turns.jsonl`, and check that it is complete.
 
     python -m rewriter.datasets --format topiocqa --split test --turns topiocqa_dev.json --qrels gold_dev.json \\
       --output turns.jsonl --full
 
-For MTRAG, it writes the collection of a domain too (docs/mtrag.md):
+For MTRAG, the command can also convert the collection of a domain (docs/mtrag.md):
 
     python -m rewriter.datasets --format mtrag --split test --turns reference.jsonl --qrels clapnq/qrels/dev.tsv \\
       --output turns.jsonl --passages clapnq.jsonl.zip --corpus corpus.jsonl
@@ -23,7 +23,7 @@ from rewriter.datasets import READERS
 from rewriter.datasets.mtrag import read_passages
 from rewriter.record_files import write_records
 
-# Turns of the whole set; of QReCC, those with gold passages; of MTRAG, the tasks of all four domains.
+# Number of turns of a whole split; for QReCC, turns with gold passages; for MTRAG, tasks of all four domains.
 FULL = {
     ("topiocqa", "train"): 45_450,
     ("topiocqa", "test"): 2_514,
@@ -34,28 +34,27 @@ FULL = {
 
 
 def check_counts(name: str, split: str, turns: Sequence[Turn]) -> None:
-    """Raise InputError where a split has another number of turns than the published one, or none is published."""
+    """Raise InputError if a split does not have its published number of turns, or is not published."""
     if (name, split) not in FULL:
         raise InputError(f"`--full`: {name} has no `{split}` split; known: {', '.join(map(' '.join, FULL))}.")
-    expected, number, what = FULL[name, split], len(turns), "turns"
+    expected, number, unit = FULL[name, split], len(turns), "turns"
     if name == "qrecc":
-        number, what = sum(bool(turn.relevant) for turn in turns), "turns with gold passages"
+        number, unit = sum(bool(turn.relevant) for turn in turns), "turns with gold passages"
     if number != expected:
         raise InputError(
-            f"`--full`: the {split} split of {name} has {expected} {what}, this file {number}; "
-            "is it whole, of this split, and (mtrag) read without `--qrels`?"
+            f"`--full`: the {split} split of {name} has {expected} {unit}, but this file has {number}; "
+            "is the file complete, of this split, and (mtrag) read without `--qrels`?"
         )
 
 
 def write_corpus(path: Path, corpus: Path, turns: Sequence[Turn]) -> None:
-    """Write the passages of an MTRAG domain as a collection; raises InputError where a gold passage is not among
-    them."""
+    """Write the passages of an MTRAG domain as a collection; raises InputError if a gold passage is missing."""
     passages = list(read_passages(path))
     gold = {doc for turn in turns for doc in turn.relevant}
     if missing := sorted(gold - {passage.id for passage in passages}):
         raise InputError(
-            f"{path}: {len(missing)} of {len(gold)} gold passages are missing, such as `{missing[0]}`; take the "
-            "file of `corpora/passage_level` and of the same domain, from the same state of the repository."
+            f"{path}: {len(missing)} of {len(gold)} gold passages are missing, such as `{missing[0]}`; use the file "
+            "of the same domain in `corpora/passage_level`, from the same commit of the repository."
         )
     write_records(corpus, passages)
     log.info("%d passages -> %s", len(passages), corpus)
@@ -67,11 +66,11 @@ class ConvertFlags(Validated):
 
     Args:
         format: the data set.
-        split: its split; `test` is TopiOCQA's dev.
-        turns: its file of turns, as published.
-        qrels: its file of gold passages, where that is another.
+        split: split of the data set; `test` is TopiOCQA's dev.
+        turns: published file of turns.
+        qrels: published file of gold passages, if they are in a separate file.
         output: turns.jsonl to write.
-        passages: mtrag: its file of passages, as published.
+        passages: mtrag: published file of passages.
         corpus: mtrag: corpus.jsonl to write, from `--passages`.
         full: fail unless the split has its published number of turns.
     """
@@ -87,9 +86,9 @@ class ConvertFlags(Validated):
 
     def __post_init__(self) -> None:
         if bool(self.passages) != bool(self.corpus):
-            raise InputError("`--passages` and `--corpus` go together.")
+            raise InputError("`--passages` and `--corpus` need each other; set both or neither.")
         if self.passages and self.format != "mtrag":
-            raise InputError("`--passages` is for `--format mtrag`; the other sets' collections: docs/data.md.")
+            raise InputError("`--passages` is for `--format mtrag`; docs/data.md describes the other collections.")
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What the readers of published data sets share: types of fields, and gold passages."""
+"""Field types and gold passages, shared by the readers of published data sets."""
 
 import re
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from core.trec import read_qrels
 
 Key = tuple[int, int]  # conversation, turn
 Gold = dict[Key, dict[str, int]]  # grades of documents
-NUMBERS = re.compile(r"(\d+)[_-](\d+)$")  # of the query ids `12_3`, `12-3` and `QReCC-Test_12_3`
+NUMBERS = re.compile(r"(\d+)[_-](\d+)$")  # in the query ids `12_3`, `12-3` and `QReCC-Test_12_3`
 
 
 def to_messages(texts: list[str]) -> tuple[Message, ...]:
-    """Messages from `[question, answer, question, answer, ...]`; an empty answer is left out."""
+    """Convert `[question, answer, question, answer, ...]` to messages; empty answers are omitted."""
     if len(texts) % 2 or not all(text.strip() for text in texts[::2]):
-        raise ValueError("a list of texts, question and answer by turns")
+        raise ValueError("a list of alternating questions and answers")
     roles = ("user", "assistant")
     return tuple({"role": roles[i % 2], "content": text} for i, text in enumerate(texts) if text.strip())
 
@@ -30,14 +30,14 @@ Dialogue = Annotated[list[str], AfterValidator(to_messages)]
 
 
 def read_gold(path: Path | None, read_json: Callable[[Path], Gold]) -> Gold:
-    """Gold passages by conversation and turn; none where there is no file.
+    """Read gold passages by conversation and turn; empty if `path` is None.
 
     Args:
         path: JSON, or qrels whose query ids end in `<conversation>_<turn>` or `<conversation>-<turn>`.
-        read_json: reads a JSON file of the data set.
+        read_json: function that reads a JSON file of the data set.
 
     Raises:
-        InputError: a record or a line is not usable.
+        InputError: a record or a line is invalid.
     """
     if path is None:
         return {}
@@ -53,10 +53,10 @@ def read_gold(path: Path | None, read_json: Callable[[Path], Gold]) -> Gold:
 
 
 def check_overlap(turns: list[Turn], path: Path, qrels: Path | None) -> list[Turn]:
-    """The turns, where the file of gold passages has one for any of them; raises InputError elsewhere."""
+    """Return the turns; raises InputError if the file of gold passages has none for any of them."""
     if qrels is not None and not any(turn.relevant for turn in turns):
         raise InputError(
-            f"{qrels} has no gold passage for any turn of {path} (its first is `{turns[0].id}`); "
-            "are they of the same split and release?"
+            f"{qrels} has no gold passage for any turn of {path} (first turn: `{turns[0].id}`); "
+            "are both files from the same split and release?"
         )
     return turns

@@ -1,13 +1,13 @@
-"""MTRAG (Katsis et al., 2025, doi 10.1162/TACL.a.19) as `IBM/mt-rag-benchmark` publishes it.
+"""MTRAG (Katsis et al., 2025, doi 10.1162/TACL.a.19) as published in `IBM/mt-rag-benchmark`.
 
-Turns: `mtrag-human/generation_tasks/reference.jsonl`, one task a line. Its `contexts` are what a retriever found, no
+Turns: `mtrag-human/generation_tasks/reference.jsonl`, one task per line. Its `contexts` are retrieved passages, not
 labels.
 
-Gold passages: `mtrag-human/retrieval_tasks/<domain>/qrels/dev.tsv` in BEIR's form (`query-id`, `corpus-id`, `score`),
-whose query ids are task ids. Rewrites: `mtrag-human/retrieval_tasks/<domain>/<domain>_rewrite.jsonl`; a model wrote
-them.
+Gold passages: `mtrag-human/retrieval_tasks/<domain>/qrels/dev.tsv` in BEIR's format (`query-id`, `corpus-id`,
+`score`), whose query ids are task ids. Rewrites: `mtrag-human/retrieval_tasks/<domain>/<domain>_rewrite.jsonl`,
+written by a model.
 
-Passages: `corpora/passage_level/<domain>.jsonl.zip`. Gold passages have their ids, and not those of
+Passages: `corpora/passage_level/<domain>.jsonl.zip`. The gold passages have these ids, not those of
 `corpora/document_level`.
 """
 
@@ -26,10 +26,10 @@ from core.trec import read_qrels
 from rewriter.datasets.fields import FilledText, Text
 from rewriter.record_files import read_records, unique_turns
 
-# Of damaged and of encrypted archives.
+# Errors of damaged and encrypted archives.
 READING_ERRORS = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 ROLES = {"user": "user", "agent": "assistant"}
-ANSWERED = {"ANSWERABLE", "PARTIAL"}  # elsewhere the target says that there is no answer, or makes conversation
+ANSWERED = {"ANSWERABLE", "PARTIAL"}  # other targets say that there is no answer, or are small talk
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Target:
 
 @dataclass
 class Task:
-    """A turn: `input` has the conversation, the question last; `task_id` reads `<conversation><::><turn>`."""
+    """A turn: `input` is the conversation, question last; `task_id` has the form `<conversation><::><turn>`."""
 
     task_id: FilledText
     conversation_id: FilledText
@@ -68,7 +68,7 @@ class Task:
 
 @dataclass
 class Entry:
-    """A passage, whose text begins with its title and may be empty, or a rewrite, whose text begins with `|user|:`."""
+    """A passage, whose text starts with its title and may be empty, or a rewrite, whose text starts with `|user|:`."""
 
     id: Annotated[FilledText, Field(alias="_id")]
     text: Text
@@ -76,15 +76,15 @@ class Entry:
 
 
 def read(path: Path, qrels: Path | None = None) -> list[Turn]:
-    """The turns of MTRAG.
+    """Read the turns of MTRAG.
 
     Args:
         path: `reference.jsonl`.
         qrels: `<domain>/qrels/dev.tsv`: only the turns of this domain are read, and the rewrites beside it; without
-            it, all four domains, without gold passages.
+            it, all four domains without gold passages.
 
     Raises:
-        InputError: a line is not usable (file, line, field, value), or the two files do not belong together.
+        InputError: a line is invalid (names file, line, field, value), or the two files do not belong together.
     """
     tasks = list(read_records(Task, path))
     gold, rewrites = {}, {}
@@ -93,8 +93,8 @@ def read(path: Path, qrels: Path | None = None) -> list[Turn]:
         domain = {task.Collection for _, task in tasks if task.task_id in gold}
         if not domain:
             raise InputError(
-                f"{qrels} has no judgement for any task of {path}: its first query id is `{next(iter(gold))}`, "
-                "the task ids look like `<conversation><::><turn>`; take both files from one state of the repository."
+                f"{qrels} has no judgement for any task of {path}: its first query id is `{next(iter(gold))}`, but "
+                "task ids have the form `<conversation><::><turn>`; use two files from one commit of the repository."
             )
         tasks = [(place, task) for place, task in tasks if task.Collection in domain]
     turns = ((place, to_turn(task, gold.get(task.task_id, {}), rewrites.get(task.task_id))) for place, task in tasks)
@@ -102,7 +102,8 @@ def read(path: Path, qrels: Path | None = None) -> list[Turn]:
 
 
 def to_turn(task: Task, relevant: dict[str, int], rewrite: str | None) -> Turn:
-    """One turn. Its reply is the target: the assistant's reply, as reviewers corrected it, apologies included."""
+    """Convert a task to a turn. Its reply is the target: the assistant's reply, corrected by reviewers, even if it is
+    an apology."""
     messages = [{"role": ROLES[message.speaker], "content": message.text} for message in task.input]
     targets = [target.text for target in task.targets]
     return Turn(
@@ -119,24 +120,24 @@ def to_turn(task: Task, relevant: dict[str, int], rewrite: str | None) -> Turn:
 
 
 def rewrite_files(qrels: Path) -> list[Path]:
-    """The file of rewrites that lies beside `<domain>/qrels/dev.tsv`, where there is one."""
+    """The file of rewrites of the domain of `<domain>/qrels/dev.tsv`, if there is one."""
     return sorted(qrels.resolve().parents[1].glob("*_rewrite.jsonl"))[:1]
 
 
 def read_rewrites(qrels: Path) -> dict[str, str]:
-    """Task id -> rewrite."""
+    """Read the rewrites of a domain: task id -> rewrite."""
     records = (record for path in rewrite_files(qrels) for _, record in read_records(Entry, path))
     return {record.id: record.text.removeprefix("|user|:").strip() for record in records}
 
 
 def read_passages(path: Path) -> Iterator[Passage]:
-    """The passages of a domain, in the order of the file.
+    """Yield the passages of a domain in the order of the file.
 
     Args:
-        path: `<domain>.jsonl.zip` as published, or the file in it.
+        path: the published `<domain>.jsonl.zip`, or the file in it.
 
     Raises:
-        InputError: the file cannot be read, or a line is not usable (file, line, field, value).
+        InputError: the file cannot be read, or a line is invalid (names file, line, field, value).
     """
     try:
         for _, record in read_records(Entry, passage_file(path)):
@@ -146,12 +147,12 @@ def read_passages(path: Path) -> Iterator[Passage]:
 
 
 def passage_file(path: Path) -> Path | zipfile.Path:
-    """The one file of JSON lines in a zip archive; any other file unchanged."""
+    """The JSONL file in a zip archive; the path itself if it is no archive."""
     if not zipfile.is_zipfile(path):
         return path
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if Path(name).suffix in (".jsonl", ".json")]
-    names = [name for name in names if not name.startswith("__MACOSX/")]  # what macOS adds to archives
+    names = [name for name in names if not name.startswith("__MACOSX/")]  # added by macOS
     if len(names) != 1:
-        raise InputError(f"{path}: one .jsonl file is expected in the archive, got {len(names)}.")
+        raise InputError(f"{path}: the archive must contain one .jsonl file, got {len(names)}.")
     return zipfile.Path(path, names[0])

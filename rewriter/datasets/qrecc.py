@@ -1,12 +1,12 @@
-"""QReCC (Anantha et al., 2021, arXiv 2010.04898) as it is published, in both of its releases.
+"""QReCC (Anantha et al., 2021, arXiv 2010.04898) in its two published releases.
 
-`qrecc_train.json` and `qrecc_test.json` of `apple/ml-qrecc` (`dataset/qrecc_data.zip`), a JSON list. They name no gold
-passage.
+`qrecc_train.json` and `qrecc_test.json` of `apple/ml-qrecc` (`dataset/qrecc_data.zip`): JSON lists without gold
+passages.
 
 `scai-qrecc21-training-turns.json` and `scai-qrecc21-test-turns.json` of SCAI-QReCC (zenodo.org/records/5543685): the
-same turns with gold passages, ids of the passages of `passages.zip`. `Context` is not in every copy; it is then put
-together from the turns before. SCAI numbers the turns of a conversation without gaps, Apple's files skip a few: gold
-passages are therefore found by the number of questions before, not by `Turn_no`.
+same turns with the ids of gold passages in `passages.zip`. If `Context` is missing, it is built from the previous
+turns. SCAI numbers the turns of a conversation without gaps, but Apple's files skip a few. Gold passages are therefore
+looked up by the number of previous questions, not by `Turn_no`.
 """
 
 from collections import defaultdict
@@ -25,7 +25,7 @@ from rewriter.record_files import read_records, unique_turns
 
 @dataclass
 class Record:
-    """A turn; `Context` has the questions and answers before, by turns. SCAI's names begin with `Truth_`."""
+    """A turn; `Context` alternates the previous questions and answers. Names of SCAI start with `Truth_`."""
 
     Conversation_no: int
     Turn_no: int
@@ -37,40 +37,40 @@ class Record:
 
 
 def read(path: Path, qrels: Path | None = None) -> list[Turn]:
-    """The turns of a QReCC file.
+    """Read the turns of a QReCC file.
 
     Args:
         path: `qrecc_*.json` or `scai-qrecc21-*-turns.json`.
-        qrels: gold passages: a file of SCAI-QReCC, or TREC qrels made from one; without it, the file's own.
+        qrels: gold passages: a file of SCAI-QReCC, or TREC qrels made from one; by default those in `path`.
 
     Raises:
-        InputError: a record is not usable; names file, record, field and value.
+        InputError: a record is invalid; the message names file, record, field and value.
     """
     gold = read_gold(qrels, gold_of)
     return check_overlap(unique_turns(path, turns_of(path, gold)), path, qrels)
 
 
 def gold_of(path: Path) -> Gold:
-    """The gold passages of a file of SCAI-QReCC."""
+    """Read the gold passages in a file of SCAI-QReCC."""
     records = (record for _, record in read_records(Record, path))
     return {(record.Conversation_no, record.Turn_no): dict.fromkeys(record.Truth_passages, 1) for record in records}
 
 
 def turns_of(path: Path, gold: Gold) -> Iterator[tuple[str, Turn]]:
-    """Place and turn of each record. Its answer is also its reply: the assistant says it in the turns that follow."""
-    so_far: dict[int, list[Message]] = defaultdict(list)  # messages of each conversation
+    """Yield the place and turn of each record. Its answer is also its reply, as in the history of later turns."""
+    messages_of: dict[int, list[Message]] = defaultdict(list)  # conversation -> its messages so far
     for place, record in read_records(Record, path):
         conversation, answer = record.Conversation_no, record.Answer
-        history = tuple(so_far[conversation]) if record.Context is None else record.Context
+        history = tuple(messages_of[conversation]) if record.Context is None else record.Context
         questions = sum(message["role"] == "user" for message in history)
         if record.Context is None and questions != record.Turn_no - 1:
             raise InputError(
-                f"{place}: turn {record.Turn_no} of conversation {conversation} has no `Context`, and the turns "
-                "before it are not in the file in their order; use the whole file."
+                f"{place}: turn {record.Turn_no} of conversation {conversation} has no `Context`, and the previous "
+                "turns are missing or out of order; use the complete file."
             )
-        so_far[conversation].append({"role": "user", "content": record.Question})
+        messages_of[conversation].append({"role": "user", "content": record.Question})
         if answer:
-            so_far[conversation].append({"role": "assistant", "content": answer})
+            messages_of[conversation].append({"role": "assistant", "content": answer})
         turn = Turn(
             id=f"{conversation}_{record.Turn_no}",
             history=history,

@@ -1,11 +1,11 @@
-"""TopiOCQA (Adlakha et al., 2022, arXiv 2110.00768) as it is published: conversations that change their topic.
+"""TopiOCQA (Adlakha et al., 2022, arXiv 2110.00768), as published: conversations that change their topic.
 
 Turns: `topiocqa_train.json` and `topiocqa_dev.json` of the project page (mcgill-nlp.github.io/topiocqa), a JSON list,
 or `data/topiocqa_train.jsonl` and `data/topiocqa_valid.jsonl` of the Hub's `McGill-NLP/TopiOCQA`.
 
 Gold passages: `data/gold_passages_info/topiocqa_*_{train,dev}.json` of `download_data.py` in `McGill-NLP/topiocqa`, a
-JSON list, or TREC qrels. A passage's id is that of the collection, `full_wiki_segments.tsv`; the prefix `wiki:`, which
-the set's own code adds when it reads the collection, is taken off.
+JSON list, or TREC qrels. Passage ids are those of the collection, `full_wiki_segments.tsv`; the prefix `wiki:`, which
+the code of TopiOCQA adds when it reads the collection, is removed.
 """
 
 from collections import defaultdict
@@ -20,12 +20,12 @@ from core.records import Turn
 from rewriter.datasets.fields import Dialogue, FilledText, Gold, Key, Text, check_overlap, read_gold
 from rewriter.record_files import read_records, unique_turns
 
-UNANSWERABLE = "UNANSWERABLE"  # written as the answer where the collection has none
+UNANSWERABLE = "UNANSWERABLE"  # the answer if the collection contains none
 
 
 @dataclass
 class GoldPassage:
-    """A passage: `id` in a file of turns, `passage_id` in one of gold passages."""
+    """A passage: `id` in a file of turns, `passage_id` in a file of gold passages."""
 
     id: Annotated[FilledText, Field(validation_alias=AliasChoices("passage_id", "id"), coerce_numbers_to_str=True)]
 
@@ -36,14 +36,14 @@ class GoldPassage:
 
 @dataclass
 class AdditionalAnswer:
-    """An answer of another annotator (dev)."""
+    """The answer of another annotator (dev)."""
 
     Answer: Text
 
 
 @dataclass
 class Record:
-    """A turn; `Context` has the questions and answers before, by turns."""
+    """A turn; `Context` alternates the previous questions and answers."""
 
     Conversation_no: int
     Turn_no: int
@@ -61,7 +61,7 @@ class Record:
 
 @dataclass
 class GoldRecord:
-    """The gold passages of a turn; the first one counts."""
+    """The gold passages of a turn; only the first one is used."""
 
     conv_id: int
     turn_id: int
@@ -69,17 +69,17 @@ class GoldRecord:
 
 
 def read(path: Path, qrels: Path | None = None) -> list[Turn]:
-    """The turns of a TopiOCQA file.
+    """Read the turns of a TopiOCQA file.
 
-    `kind` follows the topic: `first`, `follow_up` (the topic of the turn before), `return` (one from earlier in the
-    conversation), `switch` (a new one). `UNANSWERABLE` is no answer. The set has no rewrites.
+    `kind` depends on the topic: `first`, `follow_up` (the topic of the previous turn), `return` (a topic from earlier
+    in the conversation), `switch` (a new topic). `UNANSWERABLE` is not used as an answer. There are no rewrites.
 
     Args:
         path: `topiocqa_*.json` or the Hub's `.jsonl`.
-        qrels: gold passages; without it, those of `Gold_passage` where the file has them.
+        qrels: gold passages; by default those of `Gold_passage`, if the file has them.
 
     Raises:
-        InputError: a record is not usable; names file, record or line, field and value.
+        InputError: a record is invalid; the message names file, record or line, field and value.
     """
     gold = read_gold(qrels, gold_of)
     records = list(read_records(Record, path))
@@ -89,21 +89,21 @@ def read(path: Path, qrels: Path | None = None) -> list[Turn]:
 
 
 def gold_of(path: Path) -> Gold:
-    """The gold passages of a file of `gold_passages_info`."""
+    """Read the gold passages in a file of `gold_passages_info`."""
     records = (record for _, record in read_records(GoldRecord, path))
     return {(r.conv_id, r.turn_id): {passage.document: 1 for passage in r.positive_ctxs[:1]} for r in records}
 
 
 def to_turn(record: Record, relevant: dict[str, int] | None, kind: str) -> Turn:
-    """One turn. Its reply is `Answer`, which is what the assistant says in the turns that follow."""
+    """Convert a record to a turn. Its reply is `Answer`, as in the history of later turns."""
     answers = [record.Answer, *(answer.Answer for answer in record.Additional_answers)]
-    own = {record.Gold_passage.document: 1} if record.Gold_passage else {}
+    default = {record.Gold_passage.document: 1} if record.Gold_passage else {}
     return Turn(
         id=f"{record.Conversation_no}_{record.Turn_no}",
         history=record.Context,
         question=record.Question,
         answers=tuple(dict.fromkeys(answer for answer in answers if answer not in ("", UNANSWERABLE))),
-        relevant=relevant or own,
+        relevant=relevant or default,
         conversation=str(record.Conversation_no),
         kind=kind,
         reply="" if record.Answer == UNANSWERABLE else record.Answer,
@@ -111,7 +111,7 @@ def to_turn(record: Record, relevant: dict[str, int] | None, kind: str) -> Turn:
 
 
 def kinds_of(records: Sequence[Record]) -> dict[Key, str]:
-    """The kind of each turn, by the topics of its conversation so far."""
+    """The kind of each turn, from the topics of its conversation so far."""
     topics: dict[int, list[str]] = defaultdict(list)
     kinds = {}
     for record in sorted(records, key=lambda record: record.key):

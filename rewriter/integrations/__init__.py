@@ -1,4 +1,4 @@
-"""The rewriter as a component of Haystack and as a runnable of LangChain. Each module needs its own library."""
+"""The rewriter as a Haystack component and as a LangChain runnable. Each module needs its own library."""
 
 from collections.abc import Iterable
 
@@ -9,15 +9,15 @@ ROLES = {"user": "user", "human": "user", "assistant": "assistant", "ai": "assis
 
 
 def to_turn(messages: Iterable[tuple[str, str | None]]) -> Turn:
-    """A chat as a turn.
+    """Convert a chat to a turn.
 
     Args:
-        messages: role and text; messages of systems and tools are left out.
+        messages: (role, text) pairs; system and tool messages are ignored.
 
     Raises:
-        InputError: the last message is not a user's.
+        InputError: the last message is not from the user.
     """
     chat = [{"role": ROLES[role], "content": text or ""} for role, text in messages if role in ROLES]
     if not chat or chat[-1]["role"] != "user":
-        raise InputError("the messages must end with a user's message.")
+        raise InputError("the last message must be from the user.")
     return Turn("question", tuple(chat[:-1]), chat[-1]["content"])

@@ -21,11 +21,11 @@ from rewriter.rewriter import Rewriter
 
 @component
 class QueryRewriter:
-    """Rewrites the last message of a chat as a query that stands alone.
+    """Rewrites the last message of a chat as a stand-alone query.
 
     Args:
-        rewriter: run folder, folder of an adapter or of a merged model, or the Hub id of one of these.
-        url: address of a server with the OpenAI protocol, ending in `/v1`; `rewriter` then names its model.
+        rewriter: run folder, adapter folder, folder of a merged model, or the Hub id of one of these.
+        url: URL of an OpenAI-compatible server, ending in `/v1`; `rewriter` is then the name of the model there.
     """
 
     def __init__(self, rewriter: str, url: str | None = None):
@@ -41,13 +41,13 @@ class QueryRewriter:
 
     @component.output_types(query=str)
     def run(self, messages: list[ChatMessage]) -> dict[str, str]:
-        """The query for the last message.
+        """Rewrite the last message as a query.
 
         Args:
-            messages: the chat; the last one is from the user. System and tool messages are ignored.
+            messages: the chat; the last message is from the user. System and tool messages are ignored.
 
         Raises:
-            InputError: the last message is not a user's.
+            InputError: the last message is not from the user.
         """
         turn = to_turn((message.role.value, message.text) for message in messages)
         self.warm_up()

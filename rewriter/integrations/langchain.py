@@ -19,7 +19,7 @@ from rewriter.rewriter import Rewriter
 
 
 def query_rewriter(rewriter: Rewriter) -> RunnableLambda:
-    """A runnable from messages, the last one a human's, to the query for it.
+    """Build a runnable from messages, of which the last is from the user, to the query for it.
 
     Args:
         rewriter: a loaded rewriter.
