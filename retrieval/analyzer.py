@@ -1,4 +1,4 @@
-"""Analyzers: text to terms, the same for documents and queries."""
+"""Analyzers: functions from text to terms, used for documents and queries alike."""
 
 import unicodedata
 from collections.abc import Callable
@@ -26,8 +26,8 @@ def english_analyzer() -> Analyzer:
 
 
 def lucene_words() -> regex.Pattern:
-    """The words of Lucene's StandardTokenizer: segments between Unicode word boundaries (UAX #29) with a letter or
-    digit. "don't", "U.S.A" and "3.5" are one word each, "wi-fi" is two, and every ideograph is one."""
+    """Pattern of the words of Lucene's StandardTokenizer: segments between Unicode word boundaries (UAX #29) that
+    contain a letter or digit. "don't", "U.S.A" and "3.5" are one word each, "wi-fi" is two, every ideograph is one."""
     marks = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*"
     letter = rf"[\p{{WB=ALetter}}\p{{WB=Hebrew_Letter}}]{marks}"
     digit = rf"\p{{WB=Numeric}}{marks}"
@@ -44,9 +44,9 @@ def lucene_words() -> regex.Pattern:
 def lucene_analyzer() -> Analyzer:
     """Lucene's EnglishAnalyzer: standard words, no possessive 's, lower case, no stop words (33), Porter stems.
 
-    Known differences: the stemmer is the published Porter algorithm, and Lucene's has two later rules (-bli and -logi,
-    as in "possibly" and "archaeology"); words of more than 255 letters, which Lucene splits, stay whole; emoji, which
-    Lucene keeps as words, are dropped.
+    Known differences: the stemmer is the published Porter algorithm, while Lucene's has two later rules (-bli and
+    -logi, as in "possibly" and "archaeology"); words of more than 255 letters stay whole, while Lucene splits them;
+    emoji are dropped, while Lucene keeps them as words.
 
     Source: org.apache.lucene.analysis.en.EnglishAnalyzer
     """
@@ -61,7 +61,7 @@ def lucene_analyzer() -> Analyzer:
     return analyze
 
 
-ANALYZERS: dict[str, Callable[[], Analyzer]] = {  # `retrieval.analyzer` -> what builds it
+ANALYZERS: dict[str, Callable[[], Analyzer]] = {  # `retrieval.analyzer` -> function that builds it
     "english": english_analyzer,
     "lucene": lucene_analyzer,
     "plain": lambda: plain,

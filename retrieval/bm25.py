@@ -11,11 +11,11 @@ from core.errors import InputError
 from core.records import Hit, Passage
 from retrieval.analyzer import Analyzer
 
-NO_TERMS = "the collection has no words in it; is `retrieval.analyzer` right for its language?"
+NO_TERMS = "the collection contains no words; is `retrieval.analyzer` right for its language?"
 
 
 class PublishedBM25L(BM25L):
-    """BM25L as published; rank-bm25's class multiplies by the term frequency once more."""
+    """BM25L as published; the class of rank-bm25 multiplies by the term frequency once too often."""
 
     def get_batch_scores(self, query: list[str], doc_ids: Sequence[int]) -> list[float]:
         """Scores of documents that all contain the one term of the query.
@@ -31,14 +31,14 @@ VARIANTS: dict[str, type[BM25]] = {"lucene": BM25Okapi, "okapi": BM25Okapi, "plu
 
 
 class RankBM25:
-    """A collection ranked by BM25.
+    """Ranks a collection with BM25.
 
-    A document's score is the sum over the query terms that it contains. The scores of a term are computed by rank-bm25
-    for the documents that contain it, when the term is first searched.
+    A document's score is the sum over the query terms that it contains. rank-bm25 computes the scores of a term for
+    the documents that contain it when the term is first searched.
 
     Args:
         passages: the collection.
-        analyzer: text to terms.
+        analyzer: function from text to terms.
         k1: term-frequency saturation, at least 0.
         b: length normalization, 0 to 1.
         variant: `lucene`, `okapi`, `plus` or `l` (`retrieval.bm25_variant`).
@@ -87,6 +87,6 @@ class RankBM25:
         return [Hit(self.ids[row], float(scores[row])) for row in top]
 
     def _score_term(self, term: str) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of the documents that contain a term, and what the term adds to the score of each."""
+        """Rows of the documents that contain a term, and the term's contribution to the score of each."""
         rows = self._postings[term]
         return np.array(rows), np.array(self._model.get_batch_scores([term], rows))

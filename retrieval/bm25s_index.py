@@ -1,4 +1,4 @@
-"""BM25 with bm25s: an index on disk, built once, for any collection that fits one machine."""
+"""BM25 with bm25s: an index on disk that is built once, for collections that fit on one machine."""
 
 import logging
 import os
@@ -22,23 +22,23 @@ from retrieval.collection import Collection
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # the library sets DEBUG
 
-# `retrieval.bm25_variant` -> bm25s' method and idf, and the delta of the paper; scores equal those of `retrieval.bm25`
+# `retrieval.bm25_variant` -> method, idf and delta of bm25s; the scores equal those of `retrieval.bm25`
 VARIANTS = {"lucene": ("atire", "lucene", 0.0), "plus": ("bm25+", "bm25+", 1.0), "l": ("bm25l", "bm25l", 0.5)}
 MAX_THREADS = 8
-MIN_THREADED = 200_000  # passages; in a smaller collection a query is too little work for a thread
-CHUNKS = 1000  # of the scores of a query
+MIN_THREADED = 200_000  # passages; queries of smaller collections are too little work for a thread
+CHUNKS = 1000  # number of chunks of a query's scores
 
 
 class BM25sIndex:
-    """A collection ranked by a bm25s index, which is memory-mapped and shared between processes.
+    """Ranks a collection with a bm25s index, which is memory-mapped and shared between processes.
 
-    The index is written first if the cache does not have it: one per analyzer, variant, `k1` and `b`.
+    The index is built if it is not in the cache: one per analyzer, variant, `k1` and `b`.
 
     Args:
         settings: the settings of BM25.
         collection: the passages.
-        threads: queries searched at once in a large collection; each takes 4 bytes per document and a few times as
-            much per matching document.
+        threads: number of queries to search in parallel in a large collection; each takes 4 bytes of memory per
+            document and a few times as much per matching document.
 
     Raises:
         InputError: no passage has a term.
@@ -69,7 +69,7 @@ class BM25sIndex:
         if not terms:
             return [], []
         scores = self._model.get_scores_from_ids(terms)
-        # The k-th largest maximum of chunks is quick to find, and at least k documents reach it: few are left to sort.
+        # At least k documents reach the k-th largest maximum of chunks, which is quick to find; few are left to sort.
         size = max(1, len(scores) // max(CHUNKS, 4 * k))
         maxima = np.maximum.reduceat(scores, np.arange(0, len(scores), size))
         floor = np.partition(maxima, -k)[-k] if k <= len(maxima) else 0
@@ -92,7 +92,7 @@ def write_index(collection: Collection, analyzer: Analyzer, settings: RetrievalS
     model = bm25s.BM25(k1=settings.k1, b=settings.b, delta=delta, method=method, idf_method=idf, csc_backend="scipy")
     model.index(Tokenized(documents, vocabulary), create_empty_token=False, show_progress=False)
     if model.nonoccurrence_array is not None:
-        # bm25s scores documents without a term as if its frequency were 0; here they get nothing from it.
+        # bm25s scores documents without a term as if its frequency were 0; here, the term adds nothing to their score.
         model.scores["data"] += np.repeat(model.nonoccurrence_array, np.diff(model.scores["indptr"]))
         model.nonoccurrence_array, model.method = None, "atire"
     model.save(folder, show_progress=False)

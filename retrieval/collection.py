@@ -1,7 +1,7 @@
-"""Collections: read and checked once, then kept in the user's cache.
+"""Collections: read and checked once, then stored in the user's cache.
 
 `open_collection` copies a source into an SQLite database, `passages.sqlite`, in a folder of the cache. Indexes and
-embeddings of the collection are kept beside it, in `Collection.folder`.
+embeddings of the collection are stored in the same folder, `Collection.folder`.
 """
 
 import hashlib
@@ -36,8 +36,8 @@ class Collection:
     """A checked collection; open one with `open_collection`.
 
     Args:
-        folder: its folder in the cache, which also keeps what is derived from the collection.
-        identity: SHA-256 of the source, see `source_identity`.
+        folder: its folder in the cache, which also contains its indexes and embeddings.
+        identity: SHA-256 of the source; see `source_identity`.
     """
 
     def __init__(self, folder: Path, identity: str):
@@ -63,7 +63,7 @@ class Collection:
         return [ids[row] for row in rows]
 
     def contents(self, ids: Sequence[str]) -> list[str]:
-        """The text that the generator reads of each document: `Passage.content`.
+        """The contents of documents, as the generator reads them: `Passage.content`.
 
         Raises:
             InputError: an id is not in the collection.
@@ -73,28 +73,28 @@ class Collection:
             fields = self._database.execute("SELECT id, text, title FROM passages WHERE id = ?", [doc]).fetchone()
             if fields is None:
                 raise InputError(
-                    f"the document `{doc}` is not in the collection; ranked documents must have ids of `data.corpus`."
+                    f"the document `{doc}` is not in the collection; ids of ranked documents must be in `data.corpus`."
                 )
             contents.append(Passage(*fields).content)
         return contents
 
     def skipped(self) -> tuple[int, int, str]:
-        """Records of the source that cannot be used: their number, how many have no text, and the first reason."""
+        """The number of invalid records of the source, how many of them have no text, and the first reason."""
         return self._database.execute(SKIPPED).fetchone()
 
 
 def open_collection(source: str, cache: Path | None = None, on_bad: Literal["stop", "skip"] = "stop") -> Collection:
-    """Open a collection; on the first call its source is read and checked.
+    """Open a collection. The first call reads and checks its source.
 
-    Several processes may open a source at once: one reads it, the others wait.
+    Several processes may open a source at the same time: one reads it while the others wait.
 
     Args:
         source: a .jsonl or .tsv file (both also .gz), a .parquet file, or the name of a Hub data set.
         cache: folder of all collections; `user_cache()` by default.
-        on_bad: raise for a record that cannot be used (`stop`), or skip and count it (`skip`).
+        on_bad: raise an error for an invalid record (`stop`), or skip and count it (`skip`).
 
     Raises:
-        InputError: a record cannot be used (names file, line, field and value), an id is duplicated, or there is no
+        InputError: a record is invalid (names file, line, field and value), an id is duplicated, or there is no
             passage.
     """
     cache = cache or user_cache()
@@ -102,7 +102,7 @@ def open_collection(source: str, cache: Path | None = None, on_bad: Literal["sto
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"{cache}: collections cannot be kept there ({error.strerror}); name another folder with "
+            f"{cache}: collections cannot be stored in this folder ({error.strerror}); choose another one with "
             f"`--retrieval.cache`."
         ) from error
     identity = source_identity(source, cache)
@@ -111,38 +111,38 @@ def open_collection(source: str, cache: Path | None = None, on_bad: Literal["sto
     def build(file: Path) -> None:
         import_source(source, file, on_bad == "skip")
         if source_identity(source, cache) != identity:
-            raise InputError(f"{source}: the file changed while it was read; start again.")
+            raise InputError(f"{source}: the file changed while it was read; rerun the command.")
 
     built = build_once(folder / DATABASE, build)
     collection = Collection(folder, identity)
     skipped, empty, reason = collection.skipped()
     if built:
-        log.info("collection: %d passages, %d records left out -> %s", len(collection), skipped, folder)
+        log.info("collection: %d passages, %d records skipped -> %s", len(collection), skipped, folder)
     if skipped and on_bad == "stop":
-        kinds = f", {empty} of them passages without text" if empty else ""
-        raise InputError(f"{reason} There are {skipped} bad records in {source}{kinds}. {SKIP_HINT}")
+        empty_hint = f", {empty} of them without text" if empty else ""
+        raise InputError(f"{reason} There are {skipped} bad records in {source}{empty_hint}. {SKIP_HINT}")
     return collection
 
 
 def open_collections(
     sources: Sequence[DataSource], cache: str | None = None, on_bad: Literal["stop", "skip"] = "stop"
 ) -> dict[str, Collection]:
-    """The collection of each data set, by the name of the set; `cache` and `on_bad` as for `open_collection`."""
+    """Open the collection of each data set, by the name of the set; see `open_collection`."""
     folder = Path(cache) if cache else None
     return {source.name: open_collection(source.corpus, folder, on_bad) for source in sources}
 
 
 def identities_of(collections: Mapping[str, Collection]) -> str | dict[str, str]:
-    """What a stage records of the collections that it reads."""
+    """Identify the collections of a stage in its manifest."""
     return by_data_set({name: collection.identity for name, collection in collections.items()})
 
 
 def source_identity(source: str, cache: Path) -> str:
-    """What identifies a source: the SHA-256 of a file, or that of the Arrow files of a Hub data set.
+    """Identify a source by the SHA-256 of the file, or of the Arrow files of a Hub data set.
 
     Args:
         source: a file or the name of a Hub data set.
-        cache: keeps the hashes, so that a file is read again only after a change.
+        cache: folder that stores the hashes, so that a file is only read again after a change.
 
     Raises:
         InputError: the file cannot be read, or the data set cannot be loaded.
@@ -158,9 +158,9 @@ def source_identity(source: str, cache: Path) -> str:
 
 
 def import_source(source: str, file: Path, skip_bad: bool) -> None:
-    """Read a source into a new database; raises as `open_collection`."""
+    """Read a source into a new database; raises the errors of `open_collection`."""
     log.info("collection: reading %s", source)
-    file.unlink(missing_ok=True)  # what a killed process left
+    file.unlink(missing_ok=True)  # left by a killed process
     try:
         with closing(sqlite3.connect(file)) as database:
             database.executescript(SCHEMA)
@@ -171,14 +171,14 @@ def import_source(source: str, file: Path, skip_bad: bool) -> None:
 
 
 def fill(database: sqlite3.Connection, source: str, skip_bad: bool) -> None:
-    """Insert the passages of a source, and the reasons of the records that cannot be used; log the first of these
-    where the run goes on without them."""
+    """Insert the passages of a source, and the reasons why records are invalid. If invalid records are skipped, log
+    the first of them."""
 
     def skip(error: InputError) -> None:
         values = str(error), isinstance(error, EmptyPassage)
         row = database.execute("INSERT INTO skipped VALUES (?, ?)", values).lastrowid
         if skip_bad and row <= MAX_WARNINGS:
-            log.warning("left out: %s", error)
+            log.warning("skipped: %s", error)
 
     count = 0
     for number, passage in read_corpus(source, skip):
@@ -191,5 +191,5 @@ def fill(database: sqlite3.Connection, source: str, skip_bad: bool) -> None:
             log.info("collection: %d passages read", count)
     if not count:
         skipped, _, reason = database.execute(SKIPPED).fetchone()
-        hint = f" None of its {skipped} records can be used; the first: {reason}" if skipped else ""
-        raise InputError(f"{source}: the collection is empty; passages with `id` and `text` are expected.{hint}")
+        hint = f" None of its {skipped} records is valid; the first: {reason}" if skipped else ""
+        raise InputError(f"{source}: the collection is empty; expected passages with `id` and `text`.{hint}")

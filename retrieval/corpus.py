@@ -1,7 +1,7 @@
-"""Readers of document collections: passages streamed from a file or a Hub data set, each one checked.
+"""Read document collections: passages are streamed from a file or a Hub data set and checked one by one.
 
 Formats: JSONL (one object per line), TSV (the first line names the columns, like TopiOCQA's `id text title`), both
-also gzipped, and parquet. Every record has the fields `id`, `text` and optionally `title`.
+optionally gzipped, and parquet. Every record has the fields `id`, `text` and optionally `title`.
 """
 
 import csv
@@ -23,22 +23,22 @@ from core.json_records import parse_record
 from core.records import Passage
 
 FIELDS = ("id", "text", "title")
-SKIP_HINT = "`--data.on_bad skip` leaves such records out."
-BATCH = 1000  # rows of a table read at once
+SKIP_HINT = "`--data.on_bad skip` skips such records."
+BATCH = 1000  # rows of a table to read at once
 JSON_LINES = (".jsonl", ".jsonlines", ".json-lines", ".ndjson")
 
-UNDECODED = re.compile("[\udc80-\udcff]")  # what `surrogateescape` makes of bytes that are not UTF-8
+UNDECODED = re.compile("[\udc80-\udcff]")  # `surrogateescape` decodes bytes that are not UTF-8 to these
 
-OnBad = Callable[[InputError], None]  # called for each record that cannot be used
+OnBad = Callable[[InputError], None]  # called for each invalid record
 Records = Iterator[tuple[int, dict[str, Any]]]  # number of the line or row, from 1, and the record
 
 
 class EmptyPassage(InputError):
-    """A passage without text, the most common fault of collections."""
+    """A passage without text, the most common defect of collections."""
 
 
 def refuse(error: InputError) -> NoReturn:
-    """Raise the error of a record that cannot be used, with the way to skip it."""
+    """Raise the error of an invalid record, and tell how to skip it."""
     raise InputError(f"{error} {SKIP_HINT}") from error
 
 
@@ -47,13 +47,13 @@ def read_corpus(source: str, on_bad: OnBad = refuse) -> Iterator[tuple[int, Pass
 
     Args:
         source: a file or the name of a Hub data set.
-        on_bad: called for each record that cannot be used; by default, the first of them raises.
+        on_bad: called for each invalid record; by default, the first one raises an error.
 
     Yields:
         Number of the line (of the row in a table; from 1), and the passage.
 
     Raises:
-        InputError: the source cannot be read, or a record cannot be used: names file, line, field and value.
+        InputError: the source cannot be read, or a record is invalid (names file, line, field and value).
     """
     for number, record in read_records(source, on_bad):
         try:
@@ -66,7 +66,7 @@ def read_corpus(source: str, on_bad: OnBad = refuse) -> Iterator[tuple[int, Pass
 
 
 def read_records(source: str, on_bad: OnBad) -> Records:
-    """The records of a source, before their fields are checked."""
+    """Read the records of a source, before their fields are checked."""
     path = Path(source)
     if not path.is_file() and is_hub_name(source):
         return read_table(hub_dataset(source).with_format("arrow").iter(BATCH))
@@ -78,25 +78,25 @@ def read_records(source: str, on_bad: OnBad) -> Records:
     if path.suffix.lower() == ".parquet":
         return read_table(parquet_batches(path))
     raise InputError(
-        f"{path}: a collection is a .jsonl, .tsv (both also .gz) or .parquet file, or a data set of the Hub; convert "
-        f"it to JSONL with the fields `id`, `text` and, where there is one, `title`."
+        f"{path}: a collection must be a .jsonl, .tsv (both also .gz) or .parquet file, or a data set of the Hub; "
+        f"convert it to JSONL with the fields `id`, `text` and optionally `title`."
     )
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Lines of a file, decompressed if its name ends in .gz, without a byte order mark."""
+    """Yield the lines of a file, decompressed if its name ends in .gz, without a byte order mark."""
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file):
                 yield line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path}: damaged gzip file ({first_line(error)}); fetch or pack it again.") from error
+        raise InputError(f"{path}: damaged gzip file ({first_line(error)}); download or compress it again.") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
 
 
 def read_jsonl(path: Path, on_bad: OnBad) -> Records:
-    """The objects of a JSONL file."""
+    """Yield the objects of a JSONL file."""
     for number, line in enumerate(read_lines(path), 1):
         place = f"{path}:{number}"
         try:
@@ -109,7 +109,7 @@ def read_jsonl(path: Path, on_bad: OnBad) -> Records:
 
 
 def read_tsv(path: Path, on_bad: OnBad) -> Records:
-    """The rows of a TSV file; fields may be quoted as in CSV."""
+    """Yield the rows of a TSV file; fields may be quoted as in CSV."""
     csv.field_size_limit(1 << 30)
     reader = csv.reader((line.decode(errors="surrogateescape") for line in read_lines(path)), delimiter="\t")
     try:
@@ -118,7 +118,7 @@ def read_tsv(path: Path, on_bad: OnBad) -> Records:
         raise InputError(f"{path}:1: not valid TSV ({error}).") from error
     if not {"id", "text"} <= {*header}:
         raise InputError(
-            f"{path}:1: the first line must name the columns `id`, `text` and perhaps `title`, got {header}."
+            f"{path}:1: the first line must name the columns `id`, `text` and optionally `title`, got {header}."
         )
     while True:
         number = reader.line_num + 1
@@ -132,8 +132,8 @@ def read_tsv(path: Path, on_bad: OnBad) -> Records:
             continue
         record = dict(zip(header, row, strict=False))
         if row and len(row) != len(header):
-            hint = 'a field with a tab or a line end, or that begins with ", must stand between quotes.'
-            on_bad(InputError(f"{place}: {len(row)} columns where the header has {len(header)}; {hint}"))
+            hint = 'a field that contains a tab or a line break, or starts with ", must be quoted.'
+            on_bad(InputError(f"{place}: {len(row)} columns, but the header has {len(header)}; {hint}"))
         elif broken := [name for name in FIELDS if UNDECODED.search(record.get(name, ""))]:
             on_bad(InputError(f"{place}: the field `{broken[0]}` is not UTF-8 text."))
         elif row:
@@ -141,13 +141,13 @@ def read_tsv(path: Path, on_bad: OnBad) -> Records:
 
 
 def read_table(batches: Iterable[pyarrow.RecordBatch | pyarrow.Table]) -> Records:
-    """The rows of a table that is read in batches; an id may be a whole number."""
+    """Yield the rows of a table that is read in batches; ids may be whole numbers."""
     for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
         yield number, row | {"id": str(row["id"])} if type(row.get("id")) is int else row
 
 
 def parquet_batches(path: Path) -> Iterator[pyarrow.RecordBatch]:
-    """The columns `id`, `text` and `title` of a parquet file, `BATCH` rows at a time."""
+    """Yield the columns `id`, `text` and `title` of a parquet file, `BATCH` rows at a time."""
     try:
         with pyarrow.parquet.ParquetFile(path) as table:
             yield from table.iter_batches(BATCH, columns=[name for name in FIELDS if name in table.schema_arrow.names])
@@ -157,17 +157,17 @@ def parquet_batches(path: Path) -> Iterator[pyarrow.RecordBatch]:
 
 @lru_cache(maxsize=2)
 def hub_dataset(source: str):
-    """A data set of the Hub (`owner/name`, or `owner/name:split` for another split than `train`) by `datasets`.
+    """Load a data set of the Hub: `owner/name`, or `owner/name:split` for a split other than `train`.
 
     Raises:
-        InputError: it cannot be loaded.
+        InputError: the data set cannot be loaded.
     """
-    from datasets import load_dataset  # heavy
+    from datasets import load_dataset  # slow import
 
     name, _, split = source.partition(":")
     try:
         dataset = load_dataset(name, split=split or "train", keep_in_memory=False)
-    except Exception as error:  # the network, the Hub and dataset builders raise all kinds
+    except Exception as error:  # the network, the Hub and dataset builders raise many types
         raise InputError(
             f"`{source}` is neither a file nor a readable data set of the Hub ({first_line(error)})."
         ) from error

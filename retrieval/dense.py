@@ -18,13 +18,13 @@ from core.stage_runner import batched
 from retrieval.collection import Collection
 from retrieval.encoder import Encoder
 
-SHARD = 8192  # passages; the most that an interrupted process loses
-HNSW_LINKS, HNSW_CONSTRUCTION, HNSW_SEARCH = 32, 200, 128  # neighbours; candidates while building and searching
+SHARD = 8192  # passages; an interrupted process loses at most one shard
+HNSW_LINKS, HNSW_CONSTRUCTION, HNSW_SEARCH = 32, 200, 128  # neighbours; candidates during construction and search
 IVF_MIN_TRAINING, IVF_MAX_TRAINING = 39, 128  # training vectors per list; faiss warns below 39
 
 
 class DenseRetriever:
-    """A collection ranked by the inner product of vectors.
+    """Ranks a collection by the inner product of vectors.
 
     Args:
         encoder: encodes queries.
@@ -53,7 +53,7 @@ class DenseRetriever:
 
 
 def build_dense(settings: RetrievalSettings, collection: Collection) -> DenseRetriever:
-    """The dense engine over a collection; vectors and index are computed first if the cache does not have them.
+    """Build the dense engine of a collection; vectors and index are computed unless they are in the cache.
 
     Raises:
         InputError: the encoder cannot be loaded.
@@ -63,7 +63,7 @@ def build_dense(settings: RetrievalSettings, collection: Collection) -> DenseRet
 
 
 def embeddings_folder(collection: Collection, encoder: Encoder) -> Path:
-    """The cache folder of a collection's vectors by an encoder: `dense-<hash of the encoder's config>`."""
+    """Cache folder of the vectors of a collection and an encoder: `dense-<hash of the encoder's config>`."""
     key = hashlib.sha256(json.dumps(encoder.config, sort_keys=True).encode()).hexdigest()[:16]
     return collection.folder / f"dense-{key}"
 
@@ -71,12 +71,12 @@ def embeddings_folder(collection: Collection, encoder: Encoder) -> Path:
 def encode_corpus(collection: Collection, encoder: Encoder, shard_size: int = SHARD) -> list[Path]:
     """Encode the passages of a collection into shards; existing shards are kept.
 
-    Shard n holds the rows from n x `shard_size` on, float32 [rows, dimension], in `shard-<n>.npy`. Processes, of one
-    run or of several, share the work: each takes the next shard that no other process has or works on, and at the end
-    waits for the shards that others still work on.
+    Shard n contains the rows from n x `shard_size` on, float32 [rows, dimension], in `shard-<n>.npy`. Processes of one
+    or several runs share the work: each takes the next shard that no other process has started, and finally waits for
+    the shards that other processes have not finished.
 
     Returns:
-        The files of the shards in order.
+        The files of the shards, in order.
     """
     folder, total = embeddings_folder(collection, encoder), len(collection)
     if not (folder / "plan.json").exists():
@@ -108,11 +108,11 @@ def load_shard(file: Path) -> np.ndarray:
     try:
         return np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{file} is damaged ({error}); delete it and start the same command again.") from error
+        raise InputError(f"{file} is damaged ({error}); delete it and rerun the command.") from error
 
 
 def load_index(kind: str, collection: Collection, encoder: Encoder, shard_size: int = SHARD) -> faiss.Index:
-    """The FAISS index of a collection, memory-mapped; built first, with the vectors, if the cache does not have it.
+    """Load the memory-mapped FAISS index of a collection; index and vectors are built unless they are in the cache.
 
     Raises:
         InputError: the file of the index or of a shard is damaged.
@@ -125,24 +125,22 @@ def load_index(kind: str, collection: Collection, encoder: Encoder, shard_size: 
     try:
         return faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
-        raise InputError(
-            f"{file} is damaged ({first_line(error)}); delete it and start the same command again."
-        ) from error
+        raise InputError(f"{file} is damaged ({first_line(error)}); delete it and rerun the command.") from error
 
 
 def build_index(kind: str, shards: Sequence[Path], total: int) -> faiss.Index:
     """Build an index of vectors.
 
-    IVF has about 4 sqrt(n) lists; a query searches 1 in 32 of them and at least 16. HNSW and IVF expect normalized
-    vectors and have a lower recall with others.
+    IVF has about 4 sqrt(n) lists; a query searches 1 in 32 of them, but at least 16. HNSW and IVF expect normalized
+    vectors; their recall is lower with others.
 
     Args:
         kind: `flat` (exact), `ivf` (searches the nearest clusters) or `hnsw` (walks a graph).
         shards: files of float32 [rows, dimension], in order.
-        total: rows of all shards.
+        total: number of rows of all shards.
 
     Raises:
-        InputError: a shard is damaged, or the shards have more or fewer rows.
+        InputError: a shard is damaged, or the shards do not have `total` rows.
     """
     dimension = load_shard(shards[0]).shape[1]
     if kind == "flat":
@@ -160,6 +158,7 @@ def build_index(kind: str, shards: Sequence[Path], total: int) -> faiss.Index:
         index.add(load_shard(shard))
     if index.ntotal != total:
         raise InputError(
-            f"{shards[0].parent}: its shards have {index.ntotal} rows, not {total}; delete them and start again."
+            f"{shards[0].parent}: the shards have {index.ntotal} rows instead of {total}; delete them and rerun the "
+            "command."
         )
     return index

@@ -1,6 +1,6 @@
-"""Text encoders on sentence-transformers: its own models, plain Transformers encoders and ANCE checkpoints.
+"""Text encoders with sentence-transformers: its own models, plain Transformers encoders and ANCE checkpoints.
 
-Imports torch and sentence-transformers; import this module in the function that uses it.
+This module imports torch and sentence-transformers; import it in the function that uses it.
 """
 
 import json
@@ -24,19 +24,19 @@ from core.settings import RetrievalSettings
 
 logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
 
-UNLIMITED = 1 << 20  # tokens, where a model has no position embeddings
-RESERVED_POSITIONS = {"camembert": 2, "mpnet": 2, "roberta": 2, "xlm-roberta": 2}  # not usable for tokens
+UNLIMITED = 1 << 20  # tokens, for models without position embeddings
+RESERVED_POSITIONS = {"camembert": 2, "mpnet": 2, "roberta": 2, "xlm-roberta": 2}  # positions not used for tokens
 
 
 class Encoder:
-    """Encodes queries and passages as vectors. Settings that are None keep what the files of the encoder say.
+    """Encodes queries and passages as vectors. A setting that is None keeps the value in the encoder's files.
 
     Args:
-        settings: `encoder` and the other settings of `dense`. Weights must be safetensors, and no code of the
-            repository is run.
+        settings: `encoder` and the other settings of `dense`. Weights must be safetensors; code from the model
+            repository is not run.
 
     Raises:
-        InputError: the encoder cannot be loaded, or contradicts a setting.
+        InputError: the encoder cannot be loaded, or a setting contradicts its files.
     """
 
     def __init__(self, settings: RetrievalSettings):
@@ -46,13 +46,12 @@ class Encoder:
         pooling = next((module.pooling_mode for module in model if isinstance(module, Pooling)), None)
         if settings.pooling and settings.pooling != pooling:
             raise InputError(
-                f"`retrieval.pooling` is `{settings.pooling}`, but {name} says `{pooling}` itself; leave the setting "
-                f"out."
+                f"`retrieval.pooling` is `{settings.pooling}`, but {name} uses `{pooling}`; remove the setting."
             )
         body, length = model.transformers_model.config, settings.max_length
         positions = getattr(body, "max_position_embeddings", UNLIMITED) - RESERVED_POSITIONS.get(body.model_type, 0)
         if length and length > positions:
-            raise InputError(f"`retrieval.max_length` is {length}, but {name} takes {positions} tokens at most.")
+            raise InputError(f"`retrieval.max_length` is {length}, but {name} accepts at most {positions} tokens.")
         model.max_seq_length = length or min(positions, model.max_seq_length)
         if model.tokenizer.pad_token is None:
             model.tokenizer.pad_token = model.tokenizer.eos_token
@@ -63,7 +62,7 @@ class Encoder:
         passage_prompts = (model.prompts.get(key) for key in ("document", "passage", "corpus"))
         passage_prefix = next(filter(None, passage_prompts), "")
         self.query_prefix = model.prompts.get("query", "") if settings.query_prefix is None else settings.query_prefix
-        self.config = {  # everything that decides the vector of a passage
+        self.config = {  # everything that affects the vector of a passage
             "encoder": model_identity(name),
             "pooling": pooling,
             "normalize": normalize if settings.normalize is None else settings.normalize,
@@ -94,23 +93,23 @@ class Encoder:
         broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(broken):
             raise InputError(
-                f"`retrieval.encoder`: {self.name} gives a vector that is not finite for the text "
-                f"{texts[broken[0]]!r:.60}; try `--retrieval.dtype float32`."
+                f"`retrieval.encoder`: the vector of {self.name} is not finite for the text {texts[broken[0]]!r:.60}; "
+                f"try `--retrieval.dtype float32`."
             )
         return vectors
 
 
 def load_model(name: str, pooling: str, dtype: str) -> SentenceTransformer:
-    """Load a sentence-transformers model, or a plain Transformers encoder with a pooling.
+    """Load a sentence-transformers model, or a plain Transformers encoder with a pooling layer.
 
     Raises:
-        InputError: it cannot be loaded, or has weights that are not safetensors.
+        InputError: the model cannot be loaded, or its weights are not safetensors.
     """
     options = {"dtype": dtype, "use_safetensors": True}
     try:
         if not is_sentence_transformer_model(name):
             return SentenceTransformer(modules=plain_modules(name, pooling, options))
-        for module in read_json(name, "modules.json")[1:]:  # `use_safetensors` concerns the first, the Transformer
+        for module in read_json(name, "modules.json")[1:]:  # `use_safetensors` only covers the first, the Transformer
             files = [load_file_path(name, file, module["path"]) for file in ("model.safetensors", "pytorch_model.bin")]
             if files[1] and not files[0]:
                 raise OSError(f"{module['path']} has no model.safetensors")
@@ -118,7 +117,7 @@ def load_model(name: str, pooling: str, dtype: str) -> SentenceTransformer:
         if not isinstance(model.tokenizer, PreTrainedTokenizerBase):
             raise ValueError("it is not a Transformer text encoder")
         return model
-    except Exception as error:  # the Hub, Transformers and broken files raise all kinds
+    except Exception as error:  # the Hub, Transformers and broken files raise many types
         hint = " https://huggingface.co/spaces/safetensors/convert converts weights to safetensors."
         raise InputError(
             f"`retrieval.encoder`: {name} cannot be loaded: {first_line(error)}{hint * ('safetensors' in str(error))}"
@@ -126,10 +125,10 @@ def load_model(name: str, pooling: str, dtype: str) -> SentenceTransformer:
 
 
 def plain_modules(name: str, pooling: str, options: dict[str, Any]) -> list[nn.Module]:
-    """A Transformers encoder and its pooling; ANCE checkpoints have a special head.
+    """A Transformers encoder and its pooling layer; ANCE checkpoints have a special head.
 
     Raises:
-        ValueError: the files lack weights of the encoder.
+        ValueError: weights of the encoder are missing from the files.
     """
     options = options | {"key_mapping": {r"^ance_encoder\.": ""}}  # in `castorini/ance-msmarco-passage`
     with disable_logging(logging.WARNING):  # Transformers reports weights that it does not use
@@ -149,7 +148,7 @@ def plain_modules(name: str, pooling: str, options: dict[str, Any]) -> list[nn.M
 
 
 class AnceHead(RobertaPreTrainedModel):
-    """The head of ANCE: a linear layer and a layer norm on the state of RoBERTa's first token.
+    """The head of ANCE: a linear layer and a layer norm on the hidden state of RoBERTa's first token.
 
     Source: https://github.com/microsoft/ANCE/blob/master/model/models.py (`RobertaDot_NLL_LN`).
     """
@@ -164,6 +163,6 @@ class AnceHead(RobertaPreTrainedModel):
 
 
 def read_json(name: str, file: str) -> Any:
-    """A JSON file of a folder or Hub model; an empty object where it does not exist."""
+    """Read a JSON file of a folder or Hub model; an empty object if the file does not exist."""
     path = load_file_path(name, file)
     return json.loads(Path(path).read_text(encoding="utf-8")) if path else {}

@@ -1,7 +1,7 @@
-"""Retrieval engines by name, and what a stage records of them.
+"""Retrieval engines by name, and their settings as stages record them.
 
-A new engine is a `Retriever` in a new file, a branch of `build_engine`, an entry of `RANKING_SETTINGS`, and its name
-in `core.retrieval_settings.SingleEngine`.
+A new engine needs a `Retriever` in a new file, a branch in `build_engine`, an entry in `RANKING_SETTINGS`, and its
+name in `core.retrieval_settings.SingleEngine`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ from retrieval.lucene import LuceneRetriever
 from retrieval.retriever import Retriever
 from retrieval.search_server import SearchServer
 
-AUTO_LIMIT = 20_000  # passages up to which `auto` means rank_bm25
+AUTO_LIMIT = 20_000  # `auto` selects rank_bm25 for at most this many passages
 BM25_SETTINGS = ("analyzer", "k1", "b", "bm25_variant")
-RANKING_SETTINGS = {  # engine -> settings that decide its rankings
+RANKING_SETTINGS = {  # engine -> settings that affect its rankings
     "rank_bm25": BM25_SETTINGS,
     "bm25s": BM25_SETTINGS,
     "dense": ("encoder", "pooling", "normalize", "query_prefix", "passage_prefix", "max_length", "dtype", "faiss"),
@@ -36,14 +36,14 @@ RANKING_SETTINGS = {  # engine -> settings that decide its rankings
 
 
 def resolve_engine(settings: RetrievalSettings, collection: Collection) -> str:
-    """The name of the engine; `auto` is resolved by the size of the collection."""
+    """The name of the engine; `auto` depends on the size of the collection."""
     if settings.engine != "auto":
         return settings.engine
     return "rank_bm25" if len(collection) <= AUTO_LIMIT else "bm25s"
 
 
 def build_engine(settings: RetrievalSettings, collection: Collection) -> Retriever:
-    """Build the retrieval engine over a collection.
+    """Build the retrieval engine of a collection.
 
     Raises:
         InputError: a package, index or setting that the engine needs is missing.
@@ -71,10 +71,10 @@ def build_engine(settings: RetrievalSettings, collection: Collection) -> Retriev
 
 
 class PerDatasetRetriever:
-    """One engine per data set; each query is searched in the collection of its data set.
+    """One engine per data set; each query searches the collection of its data set.
 
     Args:
-        settings: options of the engines.
+        settings: settings of the engines.
         collections: data set -> its collection.
     """
 
@@ -91,9 +91,9 @@ class PerDatasetRetriever:
 
 
 def ranking_config(settings: RetrievalSettings, collections: Mapping[str, Collection]) -> dict[str, Any]:
-    """What a stage records of the settings: everything that can change a ranking.
+    """The settings that a stage records: everything that can change a ranking.
 
-    With `auto`, each data set of `collections` may have another engine.
+    With `auto`, the data sets of `collections` may have different engines.
     """
     engines = {name: resolve_engine(settings, collection) for name, collection in collections.items()}
     engine = next(iter(engines.values()))

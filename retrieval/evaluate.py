@@ -1,10 +1,10 @@
-"""Evaluate TREC runs: a table of measures, and the paired comparison of two.
+"""Evaluate TREC runs: print a table of measures, and compare two runs.
 
     python -m retrieval.evaluate --run my.run --qrels qrels.txt
     python -m retrieval.evaluate --run new.run --run2 old.run --qrels qrels.txt --by_conversation --json out.json
 
-A query without a result scores 0 and stays in the mean; one without a relevant document is left out; both are counted.
-Equal scores are ordered as trec_eval does: by document id, falling.
+Queries without a result score 0 and count in the mean. Queries without a relevant document are excluded. Both are
+counted. Equal scores are ordered as in trec_eval: by document id, descending.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -21,8 +21,8 @@ from retrieval.metrics import DEFAULT, Comparison, compare_all, per_query
 
 
 def count_queries(qrels: Qrels, run: Run) -> dict[str, int]:
-    """Queries of the qrels (`queries`), those with a relevant document (`evaluated`), of these without a result
-    (`missing`) or with equal scores (`tied`), and queries of the run without qrels (`unjudged`)."""
+    """Count queries of the qrels (`queries`), those with a relevant document (`evaluated`), those of them without a
+    result (`missing`) or with equal scores (`tied`), and queries of the run without qrels (`unjudged`)."""
     judged = [query for query, docs in qrels.items() if max(docs.values()) >= 1]
     return {
         "queries": len(qrels),
@@ -34,7 +34,7 @@ def count_queries(qrels: Qrels, run: Run) -> dict[str, int]:
 
 
 def count_line(name: str, counts: dict[str, int]) -> str:
-    """One line of counts."""
+    """Format the counts as one line."""
     without = counts["queries"] - counts["evaluated"]
     return (
         f"{name}: evaluated {counts['evaluated']} of {counts['queries']} queries ({without} without relevant "
@@ -44,7 +44,7 @@ def count_line(name: str, counts: dict[str, int]) -> str:
 
 
 def table(means: dict[str, dict[str, float]], comparisons: dict[str, Comparison]) -> str:
-    """Markdown: a row per measure, a column per run, and the comparison."""
+    """Markdown table with a row per measure, a column per run, and the comparison."""
     rows = []
     for measure in next(iter(means.values())):
         rows.append([measure, *(f"{values[measure]:.4f}" for values in means.values())])
@@ -57,20 +57,20 @@ def table(means: dict[str, dict[str, float]], comparisons: dict[str, Comparison]
 def evaluate(
     paths: list[Path], qrels: Qrels, measures: list[str], by_conversation: bool = False, resamples: int = 2000
 ) -> tuple[dict[str, Any], str]:
-    """Evaluate one run, or two with their comparison.
+    """Evaluate one run, or evaluate and compare two.
 
     Args:
-        paths: TREC runs; the comparison is first - second.
+        paths: TREC runs; differences are first - second.
         qrels: query -> document -> grade.
-        measures: as `retrieval.metrics.per_query` takes them.
-        by_conversation: resample queries whose ids are equal up to the last `_` together.
-        resamples: of the bootstrap and of the randomization.
+        measures: names of measures, see `retrieval.metrics.per_query`.
+        by_conversation: resample queries together if their ids are equal up to the last `_`.
+        resamples: number of bootstrap and randomisation resamples.
 
     Returns:
-        The figures, JSON-ready, and the table as text.
+        The results as a JSON-serializable dict, and the table as text.
 
     Raises:
-        InputError: a file cannot be used, or no query has a relevant document.
+        InputError: a file is invalid, or no query has a relevant document.
     """
     same_names = len({path.name for path in paths}) < len(paths)
     values, counts, means, comparisons = {}, {}, {}, {}
@@ -78,9 +78,9 @@ def evaluate(
         name, run = str(path) if same_names else path.name, read_run(path)
         counts[name] = count_queries(qrels, run)
         if not counts[name]["evaluated"]:
-            raise InputError("no query of the qrels has a document with grade 1 or above: nothing can be measured.")
+            raise InputError("no query of the qrels has a document with grade 1 or above; nothing can be measured.")
         if counts[name]["missing"] == counts[name]["evaluated"]:
-            raise InputError(f"{path}: none of its {len(run)} queries has qrels; do the query ids fit?")
+            raise InputError(f"{path}: none of its {len(run)} queries has qrels; do the query ids match?")
         values[name] = per_query(qrels, run, measures)
         means[name] = {measure: sum(per.values()) / len(per) for measure, per in values[name].items()}
     if len(paths) == 2:
@@ -103,9 +103,9 @@ class EvaluateFlags(Validated):
         run2: a second run to compare with.
         qrels: TREC qrels: query 0 document grade.
         measures: measures by name, such as P@5, nDCG(dcg='exp-log2')@3, MAP(retrieved) and all others of ir_measures.
-        by_conversation: resample by the id before its last `_`.
+        by_conversation: resample queries together if their ids are equal up to the last `_`.
         resamples: bootstrap and randomisation resamples.
-        json: write the figures here too.
+        json: also write the results to this file.
     """
 
     run: Path
@@ -121,7 +121,7 @@ def main(argv: list[str] | None = None) -> None:
     flags = parse_flags(EvaluateFlags, __doc__, argv)
     paths = [path for path in (flags.run, flags.run2) if path]
     if flags.json and flags.json.resolve() in [path.resolve() for path in (*paths, flags.qrels)]:
-        raise InputError(f"--json {flags.json}: is one of the files to read; name another.")
+        raise InputError(f"`--json`: {flags.json} is an input file; name another file.")
     figures, text = evaluate(paths, read_qrels(flags.qrels), flags.measures, flags.by_conversation, flags.resamples)
     print(text, end="")
     if flags.json:

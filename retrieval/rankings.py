@@ -19,20 +19,20 @@ BATCH_SIZE = 64  # turns
 def make_rankings(
     run: RunSettings, name: str, candidates: Stage, options: RetrievalSettings, collections: Mapping[str, Collection]
 ) -> Stage:
-    """Complete the stage.
+    """Run the stage.
 
     Args:
-        run: the run.
-        name: of the stage.
-        candidates: the complete stage before.
-        options: the retriever, and how many documents each candidate gets.
+        run: settings of the run.
+        name: name of the stage.
+        candidates: the complete stage of the candidates.
+        options: settings of the retriever, and the number of documents for each candidate.
         collections: data set -> its collection.
 
     Raises:
         InputError: no candidate has a document.
     """
     settings = ranking_config(options, collections)
-    del settings["depth"]  # of the evaluation only
+    del settings["depth"]  # only for the evaluation
     inputs = {"candidates": candidates.identity, "corpus": identities_of(collections)}
     stage = Stage(run.path, name, settings, inputs, TurnRecord)
 
@@ -59,8 +59,8 @@ def make_rankings(
         if counts["rankings"] and counts["empty"] == counts["rankings"]:
             query = next(candidate.query for record in candidates for candidate in record.candidates)
             raise InputError(
-                f"{name}: none of {counts['rankings']} rewrites has a document; one of them is {query!r:.80}. Do they "
-                f"share words with `data.corpus`? All are in {candidates.folder}; look at `rewriter.model`, "
+                f"{name}: none of {counts['rankings']} rewrites retrieved a document, for example {query!r:.80}. Do "
+                f"they share words with `data.corpus`? All are in {candidates.folder}; check `rewriter.model`, "
                 f"`data.corpus` and `retrieval.analyzer`."
             )
         return dict(counts)

@@ -13,10 +13,10 @@ class Retriever(Protocol):
         """Rank documents.
 
         Args:
-            queries: search queries; an empty one finds nothing.
-            k: largest number of hits per query, at least 1.
+            queries: search queries; an empty query has no hits.
+            k: maximum number of hits per query, at least 1.
 
         Returns:
-            For each query its hits in descending order of score; an empty list where nothing matches.
+            The hits of each query in descending order of score; an empty list if nothing matches.
         """
         ...

@@ -80,14 +80,14 @@ def test_bad_turns_are_named(tmp_path, capsys, turns, expected):
 @pytest.mark.parametrize(
     ("documents", "expected"),
     [
-        (["nothing"], "the collection is empty; passages with `id` and `text` are expected. None of its 1 "
-                      "records can be used; the first: "),
+        (["nothing"], "the collection is empty; expected passages with `id` and `text`. None of its 1 "
+                      "records is valid; the first: "),
         ([*DOCUMENTS, {"id": "d3"}], "corpus.jsonl:3: the field `text` is missing (fields: `id`). There are 1 bad"),
         ([*DOCUMENTS, {"id": 3, "text": "x"}], "corpus.jsonl:3: `id` must be a string, got 3."),
         ([*DOCUMENTS, DOCUMENTS[0]], "corpus.jsonl:3: the id `d1` appears twice; ids must be unique. There are 1 bad"),
-        ([*DOCUMENTS, {"id": "d3", "text": "\ud800"}], "corpus.jsonl:3: half a character (a lone surrogate)"),
+        ([*DOCUMENTS, {"id": "d3", "text": "\ud800"}], "corpus.jsonl:3: a string contains half a character (a lone surrogate)"),
         ([*DOCUMENTS, "\x00\x00"], "corpus.jsonl:3: not valid JSON: Expecting value at column 1."),
-        ([], "corpus.jsonl: the collection is empty; passages with `id` and `text` are expected."),
+        ([], "corpus.jsonl: the collection is empty; expected passages with `id` and `text`."),
     ],
 )  # fmt: skip
 def test_bad_documents_are_named(tmp_path, capsys, documents, expected):
@@ -99,7 +99,7 @@ def test_empty_passages_are_counted(tmp_path, capsys):
     documents = [DOCUMENTS[0], *empty, "{", DOCUMENTS[1]]
     line = refused(tmp_path, capsys, documents=documents)
     assert "corpus.jsonl:2: `text` must be a string that is not empty, got ''. There are 4 bad records" in line
-    assert "3 of them passages without text. `--data.on_bad skip` leaves such records out." in line
+    assert "3 of them without text. `--data.on_bad skip` skips such records." in line
     output = call(main, *command(tmp_path, documents=documents, flags=["--data.on_bad", "skip"]))
     assert "round-1/scores: 1 turns" in output
     assert refused(tmp_path, capsys, documents=documents) == line

@@ -103,10 +103,10 @@ def test_ids_rows_and_contents(tmp_path):
          r"c.jsonl:3: the id `d` appears twice"),
         ("c.jsonl", "", "c.jsonl: the collection is empty"),
         ("c.tsv", "id\tcontents\n1\tx\n", r"c.tsv:1: the first line must name the columns `id`, `text`"),
-        ("c.tsv", "id\ttext\ttitle\n1\tx\ty\n2\tx\n", r"c.tsv:3: 2 columns where the header has 3"),
+        ("c.tsv", "id\ttext\ttitle\n1\tx\ty\n2\tx\n", r"c.tsv:3: 2 columns, but the header has 3"),
         ("c.tsv", "id\ttext\n1\t\n", r"c.tsv:2: `text` must be a string that is not empty, got ''"),
         ("c.tsv", b"id\ttext\n1\tx\n2\t\xff\n", r"c.tsv:3: the field `text` is not UTF-8"),
-        ("c.xml", "<a/>", r"c.xml: a collection is a .jsonl, .tsv"),
+        ("c.xml", "<a/>", r"c.xml: a collection must be a .jsonl, .tsv"),
         ("c.tsv", "id\ttext\n1\tx\n2\ta\rb\n", r"c.tsv:3: not valid TSV \(new-line character"),
         ("c.parquet", "no parquet", r"c.parquet: cannot be read as parquet"),
     ],
@@ -139,7 +139,7 @@ def test_bad_records_are_left_out_and_counted(tmp_path, caplog):
     found = open_text(tmp_path, bad, on_bad="skip")
     assert list(found.passages()) == [*PASSAGES, Passage("d5", "The last.")]
     assert found.contents(["d5"]) == ["The last."]
-    assert "4 passages, 3 records left out" in caplog.text and "c.jsonl:6: the id `7` appears twice" in caplog.text
+    assert "4 passages, 3 records skipped" in caplog.text and "c.jsonl:6: the id `7` appears twice" in caplog.text
     with pytest.raises(
         InputError, match=r"c.jsonl:4: the field `text` is missing.*3 bad records.*`--data.on_bad skip`"
     ):
@@ -173,7 +173,7 @@ def test_what_a_stopped_reading_left_is_written_over(tmp_path):
 
 def test_a_cache_that_cannot_be_is_named(tmp_path):
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(InputError, match="cache: collections cannot be kept there.*`--retrieval.cache`"):
+    with pytest.raises(InputError, match="cache: collections cannot be stored in this folder.*`--retrieval.cache`"):
         open_text(tmp_path, JSONL)
 
 

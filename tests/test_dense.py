@@ -122,7 +122,7 @@ def test_damaged_files_are_named(tmp_path):
     collection, encoder = ListCollection(tmp_path, numbers(SMALL)), NumberEncoder()
     shard = encode_corpus(collection, encoder, 20)[1]
     np.save(shard, SMALL[:3])
-    with pytest.raises(InputError, match=r"its shards have 33 rows, not 50; delete them"):
+    with pytest.raises(InputError, match=r"the shards have 33 rows instead of 50; delete them"):
         load_index("flat", collection, encoder, 20)
     shard.write_bytes(shard.read_bytes()[:90])
     with pytest.raises(InputError, match=r"shard-00001.npy is damaged .*delete it"):

@@ -94,7 +94,7 @@ def test_bad_flags_are_named(files):
         assert f"`{name}` is not a measure" in evaluate(*words, "--measures", name, ok=False)
     assert "ir_measures cannot calculate alpha_nDCG@3" in evaluate(*words, "--measures", "alpha_nDCG@3", ok=False)
     before = (files / "a.run").read_text()
-    assert "is one of the files to read" in evaluate(*words, "--json", files / "a.run", ok=False)
+    assert "is an input file; name another file" in evaluate(*words, "--json", files / "a.run", ok=False)
     assert (files / "a.run").read_text() == before
     assert "`--resamples` must be a whole number >= 1, got 0." in evaluate(*words, "--resamples", "0", ok=False)
     assert "nowhere: cannot be read" in evaluate("--run", "nowhere", "--qrels", files / "qrels", ok=False)

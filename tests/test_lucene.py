@@ -34,7 +34,7 @@ def test_a_missing_java_is_said(tmp_path):
 
 
 def test_another_analyser_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"`retrieval.analyzer plain` is not for"):
+    with pytest.raises(InputError, match=r"`retrieval.analyzer plain` does not work with"):
         lucene.LuceneRetriever(RetrievalSettings(engine="lucene", analyzer="plain"), ListCollection(tmp_path, TEXTS))
 
 

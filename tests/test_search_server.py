@@ -99,7 +99,7 @@ def test_a_wrong_index_is_named_at_once(server):
 )
 def test_a_malformed_reply_is_named(server, reply):
     server.replies = [(200, reply)]
-    with pytest.raises(InputError, match="the reply is not what `_msearch` gives"):
+    with pytest.raises(InputError, match="the reply is not one of `_msearch`"):
         engine(server).search(["sea"], 1)
     assert len(server.requests) == 1
 
