@@ -227,7 +227,7 @@ def test_bad_lines_of_mtrag_are_named(tmp_path, field, value, expected):
         ('[\n{"Turn_no": 1},\n{oops}]', "turns.json:3: not valid JSON"),
         ("[]", "turns.json: no turns in the file"),
         ("[7]", "turns.json: record 1: expected a JSON object, got int"),
-        ('[{"Question": "\\ud800"}]', "turns.json: record 1: half a character"),
+        ('[{"Question": "\\ud800"}]', "turns.json: record 1: a string contains half a character"),
     ],
 )
 def test_bad_files_are_named(tmp_path, text, expected):

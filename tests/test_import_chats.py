@@ -79,7 +79,7 @@ def test_a_json_file_with_a_list(tmp_path):
             '{"id": "b\\n", "messages": [{"role": "user", "content": "x"}]}',
             "a string without control characters",
         ),
-        ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "chats.jsonl:2: half a character"),
+        ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "chats.jsonl:2: a string contains half"),
     ],
 )
 def test_what_cannot_be_read_is_named_or_left_out(tmp_path, line, expected):
