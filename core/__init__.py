@@ -1,1 +1,1 @@
-"""What every stage shares: records, files, settings, logging, loading a language model."""
+"""Shared by all stages: records, files, settings, logging, language models."""

@@ -125,7 +125,7 @@ def prompts_that_fit(
         room: tokens to leave free.
 
     Returns:
-        Token ids and number of omitted parts of each prompt; a prompt may still be too long without these parts.
+        Token ids and number of omitted parts of each prompt; a prompt may be too long even without all parts.
     """
     prompts = []
     for ids, (parts, chat) in zip(chat_ids(lm.tokenizer, [chat(0) for _, chat in chats]), chats, strict=True):

@@ -169,9 +169,9 @@ def read_settings(description: str | None, argv: list[str] | None = None) -> Set
     parser.add_argument(
         "--print_config", action="store_true", default=False, help="print all settings as YAML and exit"
     )
-    known = {"config", "print_config", "help", *(setting.name for setting in settings_of(Settings))}
+    known_flags = {"config", "print_config", "help", *(setting.name for setting in settings_of(Settings))}
     for name in dict.fromkeys(word[2:].partition("=")[0] for word in argv if word.startswith("--")):
-        if name not in known:  # a key of a mapping
+        if name not in known_flags:  # a key of a mapping
             type_at(Settings, name.split("."), "command line: ")
             parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     flags = vars(parser.parse_args(argv))

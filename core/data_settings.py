@@ -45,8 +45,8 @@ class DataSettings(DataFiles):
             end and rounded in the same way.
         evaluate_on: evaluate on the `test` turns or on the `development` turns.
         on_bad: `stop` the run at a passage that cannot be used, or `skip` and count such passages.
-        pool: search a small pooled collection instead of the whole: the gold passages of all turns, and this number
-            of BM25 results for each question and each `rewrite`. 0 means that `corpus` is already a pool.
+        pool: search a small pooled collection instead of the whole one: the gold passages of all turns, and this
+            number of BM25 results for each question and each `rewrite`. 0 means that `corpus` is already a pool.
         world_seed: seed of the tiny world.
     """
 

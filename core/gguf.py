@@ -80,7 +80,7 @@ def convert(path: Path, folder: Path) -> None:
     from gguf import GGUFReader  # an optional package
 
     vocabulary = GGUFReader(path).get_field("tokenizer.ggml.pre")
-    with tempfile.TemporaryDirectory() as scratch:  # keeps other files beside the GGUF file from being read
+    with tempfile.TemporaryDirectory() as scratch:  # no other file of its folder is read
         (Path(scratch) / "model.gguf").symlink_to(path.resolve())
         source = {"pretrained_model_name_or_path": scratch, "gguf_file": "model.gguf"}
         tokenizer = AutoTokenizer.from_pretrained(**source)

@@ -144,7 +144,7 @@ def load_language_model(
         usable = False
     if not usable:
         raise InputError(
-            f"the device `{device}` does not exist or cannot hold a model; use cpu, cuda or a number such as cuda:1."
+            f"the device `{device}` does not exist or cannot store a model; use cpu, cuda or a number such as cuda:1."
         )
     if device_map and process()[1] > 1:
         raise InputError(

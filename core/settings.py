@@ -44,7 +44,7 @@ class RunSettings(Validated):
         max_failed_fraction: stop if more than this share of a stage's records failed.
         plan: print the stages that the command would run and their cost, then stop (docs/scale.md).
         tflops: TFLOP/s of all processes together, for the estimates of `plan`.
-        threads: CPU threads of each process; by default the cores of a machine divided by its processes.
+        threads: CPU threads of each process; by default the cores of a machine divided among its processes.
     """
 
     dir: Text
@@ -196,7 +196,7 @@ class TrainSettings(Validated):
         rounds: number of rounds; each samples candidates from the rewriter of the round before. 1 is offline DPO.
         learn_from: pairs that DPO of a later round trains on: those of `all` rounds so far, or of the `last` round.
         start_from: adapter that DPO of a later round starts from: the `sft` adapter, or that of the `last` round.
-        report_to: trackers for training curves, counts and measures; a run of the tracker contains the whole run.
+        report_to: trackers for training curves, counts and measures; all stages go to one run of each tracker.
     """
 
     rounds: Positive = 1

@@ -25,14 +25,14 @@ def run_stage(
     resumed run therefore forms the same batches and produces the same records.
 
     Args:
-        stage: where the records go.
+        stage: the stage to run.
         items: the items to process, each with the `id` of its turn, in the order of the records.
         batch_size: items that are processed, and saved, together.
-        load_worker: loads models and the like, and returns the function from a batch to one record per item; records
-            of an iterator are written as they come. Called only when there is work.
-        summarize: counts over all records, for the manifest and the summary line; it reads
-            `failed`, `total` and `reasons`.
-        max_failed_fraction: share of failed records above which the run stops.
+        load_worker: loads models and other resources, and returns a function from a batch to one record per item, as
+            a list or an iterator, whose records are written one by one. Called only if work remains.
+        summarize: computes counts over all records for the manifest and the summary line, `failed`, `total` and
+            `reasons` among them.
+        max_failed_fraction: the run stops if a larger share of the records failed.
 
     Raises:
         InputError: too many records failed, or the folder contains a record of another run.

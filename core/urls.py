@@ -20,7 +20,7 @@ def check_url(setting: str, url: str, credentials: str, ends_with: str = "") -> 
     try:
         address = urlsplit(url)
         secret = address.username or address.password or address.query
-        _ = secret or address.port  # raises where the port is not a number
+        _ = secret or address.port  # raises if the port is not a number
     except ValueError as error:
         raise InputError(f"`{setting}` is not a URL, got {url!r} ({error}).") from error
     if secret:

@@ -38,7 +38,7 @@ class EmptyPassage(InputError):
 
 
 def refuse(error: InputError) -> NoReturn:
-    """Raise the error of an invalid record, and tell how to skip it."""
+    """Raise the error of an invalid record, with a hint how to skip it."""
     raise InputError(f"{error} {SKIP_HINT}") from error
 
 

@@ -87,7 +87,7 @@ def encode_corpus(collection: Collection, encoder: Encoder, shard_size: int = SH
         log.info("embeddings: %d of %d shards exist", len(shards) - len(missing), len(shards))
     rows = sum(min(shard_size, total - number * shard_size) for number in missing)
     with Progress("embeddings", rows, "passages") as progress:
-        for wait in (False, True):  # the second pass takes the shards of processes that were killed
+        for wait in (False, True):  # the second pass encodes shards of processes that were killed
             if all(shard.exists() for shard in shards):
                 break
             texts = batched((passage.content for passage in collection.passages()), shard_size)

@@ -40,7 +40,7 @@ def load_turns(sources: Sequence[DataSource], split: str, limit: int | None = No
     Args:
         sources: the data sets of the run.
         split: `train`, `development` or `test`.
-        limit: use only the first turns of each data set, at most this many.
+        limit: maximum number of turns of each data set, from the beginning of its file.
 
     Raises:
         InputError: a file is missing or invalid, two data sets share the id of a turn, or no conversation is left for

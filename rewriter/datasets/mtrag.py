@@ -120,7 +120,7 @@ def to_turn(task: Task, relevant: dict[str, int], rewrite: str | None) -> Turn:
 
 
 def rewrite_files(qrels: Path) -> list[Path]:
-    """The file of rewrites of the domain of `<domain>/qrels/dev.tsv`, if there is one."""
+    """The file of rewrites in the folder of `<domain>/qrels`, if there is one."""
     return sorted(qrels.resolve().parents[1].glob("*_rewrite.jsonl"))[:1]
 
 
