@@ -184,7 +184,11 @@ def test_mtrag_files_of_different_releases_are_refused(tmp_path):
             lambda r: r.update(Question=" "),
             "record 1: `Question` must be a string that is not empty, got ' '",
         ),
-        (TOPIOCQA, lambda r: r.update(Context=["only a question"]), "record 1: `Context` must be .* by turns, got"),
+        (
+            TOPIOCQA,
+            lambda r: r.update(Context=["only a question"]),
+            "record 1: `Context` must be a list of alternating .*, got",
+        ),
         (TOPIOCQA, lambda r: r.update(Turn_no=2), "record 2: the id `1_2` is repeated"),
         (
             TOPIOCQA,
@@ -283,7 +287,9 @@ def test_counts_of_the_whole_set(name, split):
     turns = [Turn(str(i), (), "q", relevant={"d": 1}) for i in range(FULL[name, split])]
     unlabelled = Turn("more", (), "q")
     check_counts(name, split, turns)
-    with pytest.raises(InputError, match=f"has {FULL[name, split]} turns.*, this file {FULL[name, split] - 1};"):
+    with pytest.raises(
+        InputError, match=f"has {FULL[name, split]} turns.*, but this file has {FULL[name, split] - 1};"
+    ):
         check_counts(name, split, turns[1:])
     if name == "qrecc":
         check_counts(name, split, [*turns, unlabelled])
@@ -299,7 +305,7 @@ def test_convert_writes_the_projects_own_form(tmp_path):
     assert read_turns(tmp_path / "turns.jsonl") == qrecc.read(SCAI)
     assert "reply" in json.loads((tmp_path / "turns.jsonl").read_text().splitlines()[0])
     output = call(convert, *words, "--output", tmp_path / "no.jsonl", "--full", ok=False)
-    assert "the test split of qrecc has 8209 turns with gold passages, this file 4" in output
+    assert "the test split of qrecc has 8209 turns with gold passages, but this file has 4" in output
     assert not (tmp_path / "no.jsonl").exists()
 
 
@@ -328,7 +334,7 @@ def test_convert_writes_a_domain_of_mtrag(tmp_path, passages):
 
 
 def test_passages_of_mtrag_hold_the_gold_ones(tmp_path, passages):
-    with pytest.raises(InputError, match=r"1 of 1 gold passages are missing, such as `702`; take .*passage_level"):
+    with pytest.raises(InputError, match=r"1 of 1 gold passages are missing, such as `702`; use .*passage_level"):
         write_corpus(passages, tmp_path / "corpus.jsonl", [Turn("1", (), "q", relevant={"702": 1})])
     assert not (tmp_path / "corpus.jsonl").exists()
 

@@ -59,5 +59,5 @@ def test_a_batch_that_does_not_fit_is_done_in_halves():
 def test_an_item_that_does_not_fit_is_named():
     done = run(ALONE)
     assert done.returncode == 0, done.stderr
-    assert "a prompt of " in done.stdout and "alone does not fit in memory" in done.stdout
+    assert "a single prompt of " in done.stdout and "does not fit in memory" in done.stdout
     assert "`retrieval.k`" in done.stdout

@@ -67,7 +67,7 @@ def test_a_server_that_is_not_there_is_named():
         ("rewrite", {"question": "q", "history": [{"role": "system", "content": "x"}]}, 422, "role"),
         ("rewrite", {"question": "q", "histroy": []}, 422, "histroy"),
         ("rewrite", {"question": "q", "history": HISTORY * 300}, 422, "500"),
-        ("rewrite", {"question": "q" * 5000}, 413, "at most 3000 are taken"),
+        ("rewrite", {"question": "q" * 5000}, 413, "at most 3000 are accepted"),
         ("v1/chat/completions", {"messages": []}, 422, "messages"),
         ("v1/chat/completions", {"messages": HISTORY[:1], "stream": True}, 422, "`stream` is not supported"),
         ("v1/chat/completions", {"messages": HISTORY[:1], "max_tokens": 100_000}, 422, "fit with the answer"),

@@ -153,7 +153,7 @@ def test_a_prompt_that_the_server_refuses_is_a_failed_turn(server, candidates, t
         ((401, '{"message": "no key"}'), "401.*no key.*set OPENAI_API_KEY in the environment"),
         ((404, '{"message": "no such model"}'), "404.*are `rewriter.url` and `rewriter.served_model` right"),
         (HTML, "/v1: the reply is not a chat completion; it starts with .*Welcome"),
-        ((200, '{"choices": []}'), "/v1: a reply is not a chat completion"),
+        ((200, '{"choices": []}'), "/v1: the reply is not a chat completion"),
     ],
 )
 def test_a_server_that_cannot_be_used_is_named(server, candidates, reply, message):
