@@ -72,5 +72,5 @@ def test_every_grogu_reward_from_token_statistics(run):
 def test_without_labels_there_is_nothing_to_compare(run, tmp_path):
     settings = run(scores=(0.1, 0.7))
     write_lines(tmp_path / "turns.jsonl", [{"id": "t", "history": [], "question": "Who?"}])
-    with pytest.raises(InputError, match="the training turns have no `relevant` documents"):
+    with pytest.raises(InputError, match="no training turn has `relevant` documents"):
         pair_orders(settings)
