@@ -39,7 +39,7 @@ def test_the_stages_that_a_command_makes(flags, expected):
         ),
         (["--run.redo_from", "score"], "`run.redo_from`: there is no stage `score`"),
         (["--run.only", "round-2/sft"], "`run.only`: there is no stage `round-2/sft`"),
-        (["--run.only", "dpo", "--run.until", "dpo"], "`run.only` makes one stage; leave out"),
+        (["--run.only", "dpo", "--run.until", "dpo"], "`run.only` runs a single stage; remove"),
         (
             ["--run.redo_from", "evaluation", "--run.until", "scores"],
             r"`run.redo_from` \(evaluation\) comes after `run.until` \(round-1/scores\)",

@@ -39,7 +39,7 @@ def plan_of_copy(finished_run, folder, *flags) -> dict[str, list[str]]:
 def test_the_quickstarts_plan_names_every_stage_and_makes_nothing(tmp_path):
     plan = plan_of("--run.dir", tmp_path / "run")
     assert list(plan) == [*stage_names(2), "total"] and not (tmp_path / "run").exists()
-    assert {cells[0] for cells in plan.values()} == {"make: missing", ""}
+    assert {cells[0] for cells in plan.values()} == {"run: missing", ""}
     assert plan["round-1/candidates"][1:3] == ["1325", "10.6k"] and plan["evaluation"][1] == "425"
     assert plan["round-1/rankings"][2:6] == ["0", "0", "0", "0"]
     slow = plan_of("--run.dir", tmp_path / "run", "--run.tflops", "0.1", "--run.until", "scores")
@@ -69,7 +69,7 @@ def test_complete_stages_are_skipped_and_started_ones_resumed(finished_run, tmp_
     assert plan["evaluation"] == whole["evaluation"]
     assert float(plan["round-1/scores"][2]) == pytest.approx(0.75 * float(whole["round-1/scores"][2]), rel=0.01)
     redone = plan_of_copy(finished_run, run, "--run.redo_from", "round-2/candidates")
-    assert redone["round-2/pairs"][0] == "make: redo_from" and redone["round-1/pairs"][0] == "skip: complete"
+    assert redone["round-2/pairs"][0] == "run: redo_from" and redone["round-1/pairs"][0] == "skip: complete"
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ def test_it_is_made_once_and_never_from_something_else(source, make):
     pool = make(source)
     before = pool.stat().st_mtime_ns
     assert make(source).stat().st_mtime_ns == before
-    with pytest.raises(InputError, match="pool.jsonl was made from something else: `size` was 1, is 3"):
+    with pytest.raises(InputError, match="pool.jsonl was built from other inputs: `size` was 1, is 3"):
         make(source, 3)
     with pytest.raises(InputError, match="`retrieval.b` was 0.4, is 0.75"):
         make(source, b=0.75)

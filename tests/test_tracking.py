@@ -15,7 +15,7 @@ def test_numbers_with_the_names_on_the_way():
 
 def test_a_tracker_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr("train.tracking.find_spec", lambda name: None)
-    with pytest.raises(InputError, match="`train.report_to: wandb` needs its package; .* pip install wandb"):
+    with pytest.raises(InputError, match="`train.report_to: wandb` needs the package wandb; .* pip install wandb"):
         check_trackers(["wandb"])
 
 

@@ -73,7 +73,7 @@ def test_policy_and_reference_must_start_equal(tmp_path, weights, bf16, tolerate
         callback = ZeroMarginCallback("round-1/dpo")
         callback.on_log(config, TrainerState(global_step=step), None, logs=logs, model=model)
 
-    with pytest.raises(InputError, match="the reward margin is 0.1 at step 0 and must be 0"):
+    with pytest.raises(InputError, match="the reward margin is 0.1 at step 0, must be 0"):
         log(**{"rewards/margins": 0.1})
     log(loss=1.0)
     log(**{"rewards/margins": tolerated})

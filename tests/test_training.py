@@ -91,5 +91,5 @@ def test_rows_without_a_token_left_by_max_length_are_dropped(random_llama, tmp_p
     run, pairs = run_with_pairs(tmp_path / "some", random_llama, long, sft=options)
     assert train_sft(run, "round-1/sft", pairs).manifest["counts"]["total"] == 4
     run, pairs = run_with_pairs(tmp_path / "none", random_llama, sft=options | {"max_length": 2})
-    with pytest.raises(InputError, match="round-1/sft: `max_length` 2 leaves no token of any completion"):
+    with pytest.raises(InputError, match="round-1/sft: `max_length` 2 truncates all completions entirely"):
         train_sft(run, "round-1/sft", pairs)
