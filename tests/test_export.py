@@ -22,7 +22,7 @@ def test_flags_of_an_export_that_make_no_sense(tmp_path):
     (tmp_path / "full/file").touch()
     for words, expected in [
         ([], "nothing to export: give `--merged DIR`, `--pairs DIR` or `--push_to_hub ID`"),
-        (["--merged", "a", "--pairs", "b"], "are two exports; give one of them at a time"),
+        (["--merged", "a", "--pairs", "b"], "cannot be combined; run the command once for each"),
         (["--pairs", tmp_path / "full"], "already exists; name a new folder"),
         (["--pairs", tmp_path / "new"], "is not a run folder: it has no run.json"),
     ]:
