@@ -55,7 +55,7 @@ class Conversation:
         return Question(fact, lead_in + text[0].lower() + text[1:] if lead_in else text, kind, wording)
 
     def _reference(self, entity: Entity) -> tuple[str, str, str]:
-        """Kind of the question, form of the mention (`Entity.mention`, or `ellipsis` for no mention), and a lead-in."""
+        """Kind of question, form of mention (`Entity.mention`, or `ellipsis` for no mention), and a lead-in."""
         rng, is_person = self.rng, entity.kind == "person"
         if not self.last:
             return "first", "full", ""
