@@ -1,4 +1,4 @@
-"""`python -m train.compare`: several rewards beside each other."""
+"""`python -m train.compare`: several rewards side by side."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The evaluation: each system's model and adapter, the generator's own adapter, and what cannot be measured."""
+"""The evaluation: models and adapters of the systems, the generator's own adapter, and unusable turns."""
 
 import json
 

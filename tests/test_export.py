@@ -86,7 +86,7 @@ def test_pairs_with_a_card(finished_run, tmp_path):
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of the Hub's protocol as an upload of small files needs; keeps the files."""
+    """The part of the Hub's protocol that an upload of small files needs; stores the files."""
 
     files: dict[str, bytes]
 

@@ -88,7 +88,7 @@ def test_logged_scores_equal_teacher_forcing_alone(small):
 @torch.no_grad()
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_samples_of_one_prompt_are_those_of_separate_prompts(small, temperature):
-    """With and without 4D masks, in any batch: the tokens that `sampler` draws, one prompt and sample at a time."""
+    """With and without 4D masks and in any batch, samples equal those of `sampler` for one prompt at a time."""
     prompts, samples, steps = [[7, 8, 9, 10, 7, 8], [11, 12, 13], [20, 21] * 9, [30], list(range(40, 80))], 3, 10
     draws = torch.rand(len(prompts) * samples, steps, generator=torch.Generator().manual_seed(1))
     choose = sampler(draws, temperature, 1.0) if temperature else greedy

@@ -1,4 +1,4 @@
-"""`python -m rewriter.import_chats`: logs of chats become turns."""
+"""`python -m rewriter.import_chats`: converts chat logs to turns."""
 
 import json
 

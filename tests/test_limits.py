@@ -1,4 +1,4 @@
-"""Models and texts at their limits: values that are no numbers, unusual templates, prompts that do not fit."""
+"""Models and texts at their limits: values that are not numbers, unusual templates, prompts that do not fit."""
 
 import copy
 import importlib.util
@@ -36,7 +36,7 @@ def test_pad_token_equal_to_eos():
 
 
 def with_logits(lm: LanguageModel, tokens: int | slice, value: float) -> LanguageModel:
-    """The model, with another logit for some tokens."""
+    """The model with changed logits for some tokens."""
 
     def change(module, inputs, logits):
         logits = logits.clone()

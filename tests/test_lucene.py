@@ -1,4 +1,4 @@
-"""Lucene against a score by hand; what is said where Pyserini or Java are missing."""
+"""Lucene against a score computed by hand; errors if Pyserini or Java is missing."""
 
 import math
 import os
@@ -40,7 +40,7 @@ def test_another_analyser_is_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory):
-    """Passages where Pyserini and a Java are; elsewhere the tests are skipped."""
+    """A collection; skips the test if Pyserini or Java is missing."""
     try:
         lucene.start_java()
     except InputError as error:
@@ -84,7 +84,7 @@ def test_k1_and_b_are_used(retriever, collection):
 
 @pytest.mark.slow
 def test_an_index_is_made_once(retriever, collection):
-    collection.passages = None  # would fail if it were read again
+    collection.passages = None  # reading it again would fail
     again = lucene.LuceneRetriever(RetrievalSettings(engine="lucene"), collection)
     assert again.search(["sea fox"], 9) == retriever.search(["sea fox"], 9)
 

@@ -1,4 +1,4 @@
-"""The stages of a run: their names, and which of them a command makes."""
+"""The stages of a run: their names, and the stages that a command runs."""
 
 import pytest
 

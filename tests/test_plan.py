@@ -1,4 +1,4 @@
-"""`--run.plan`: every stage with its state, costs near those of a real run, and nothing made."""
+"""`--run.plan`: every stage with its state, costs close to those of a real run, and nothing written."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def plan_of(*flags) -> dict[str, list[str]]:
 
 
 def plan_of_copy(finished_run, folder, *flags) -> dict[str, list[str]]:
-    """The plan of the finished run's command for a copy of its folder."""
+    """The plan of the finished run's command, for a copy of the run folder."""
     files = [f"--data.{name}={finished_run.parent / 'data' / name}.jsonl" for name in ("train", "test", "corpus")]
     return plan_of("--data.format", "records", *files, "--run.dir", folder, *QUICK, *flags)
 
@@ -109,7 +109,7 @@ def test_costs_are_near_those_of_a_real_run(finished_run, costs):
 
 @pytest.mark.parametrize(("stage", "calls_of_pair"), [("round-1/sft", 3), ("round-1/dpo", 6), ("round-2/dpo", 6)])
 def test_training_is_near_that_of_a_real_run(finished_run, costs, stage, calls_of_pair):
-    """SFT reads a side of each pair in three epochs, DPO both sides in two, and both once with the reference."""
+    """SFT processes one side of each pair in three epochs, DPO both sides in two, and both once with the reference."""
     counts = json.loads((finished_run / stage / "manifest.json").read_text())["counts"]
     check(costs.of(stage)[1].calls, calls_of_pair * counts["total"])
     size = (finished_run / stage / "adapter/adapter_model.safetensors").stat().st_size

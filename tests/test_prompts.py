@@ -1,4 +1,4 @@
-"""Prompts, and reading a rewrite out of what a model says."""
+"""Prompts, and parsing a rewrite from a model's output."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""`report.html`: what it says, what it leaves out, and how it behaves in a browser."""
+"""`report.html`: its content, what it omits, and its behaviour in a browser."""
 
 import html
 import json
@@ -137,7 +137,7 @@ def test_runs_side_by_side_and_a_folder_that_is_none(finished_run, tmp_path):
 
 @pytest.fixture
 def browser():
-    """Headless Chromium: of the system, or Playwright's own."""
+    """Headless Chromium, from the system or from Playwright."""
     sync_api = pytest.importorskip("playwright.sync_api")
     with sync_api.sync_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
@@ -158,7 +158,7 @@ def test_the_report_in_a_browser(finished_run, browser, width):
     page.on("pageerror", lambda error: messages.append(str(error)))
     page.on("request", lambda request: requests.append(request.url))
     page.goto((finished_run / "report.html").as_uri())
-    assert page.title() == "Report: run"  # a document's script is text
+    assert page.title() == "Report: run"  # the script in a document is shown as text
     assert requests == [(finished_run / "report.html").as_uri()]
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     total = page.locator(".example").count()

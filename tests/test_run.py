@@ -1,4 +1,4 @@
-"""The whole run as a user starts it: every stage, the adapters, a kill in the middle."""
+"""The whole run as a user starts it: every stage, the adapters, and a kill."""
 
 import json
 import os
@@ -139,7 +139,7 @@ def test_options_of_another_reward_change_nothing(whole):
 
 
 def test_a_killed_run_resumes_and_ends_with_the_same_figures(whole, tmp_path):
-    """SIGKILL while candidates, scores and dpo are at work; the run ends as one that was never killed."""
+    """SIGKILL during candidates, scores and dpo; the result equals that of an uninterrupted run."""
     run = tmp_path / "killed"
     for watched in (
         "round-1/candidates/part-0.jsonl",

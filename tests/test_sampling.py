@@ -52,7 +52,7 @@ def test_included_queries_join_the_samples(lm):
         candidates = record.candidates
         included = {c.source: c for c in candidates if c.source != "sample"}
         assert included["question"].text == turn.question and included["question"].logprob is None
-        assert ("history" in included) == bool(turn.history)  # else the question again
+        assert ("history" in included) == bool(turn.history)  # otherwise the question again
         assert all(c.query == f"{turn.question} {turn.question} {c.text}" for c in candidates)
     assert included.keys() == {"question"}
 

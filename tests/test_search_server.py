@@ -21,7 +21,7 @@ PASSAGES = [Passage("a", "the fox"), Passage("b", "the sea")]
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch):
-    """Short waits, no proxy between us and the server, no credentials but the test's."""
+    """Short waits, no proxy, and only the credentials of the test."""
     monkeypatch.setattr(module, "FIRST_WAIT", 0.01)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     for name in ("SEARCH_API_KEY", "SEARCH_USER", "SEARCH_PASSWORD", "SEARCH_CA_FILE"):

@@ -86,7 +86,7 @@ def test_a_full_queue_refuses(serve, rewriter, monkeypatch):
     url = serve(max_queue=1, max_batch=1)
     with ThreadPoolExecutor(8) as pool:
         replies = [pool.submit(httpx2.post, f"{url}/rewrite", json={"question": "q"}, timeout=30) for _ in range(8)]
-        while sum(reply.done() for reply in replies) < 6:  # one is answered, one waits
+        while sum(reply.done() for reply in replies) < 6:  # one is being answered, one waits
             time.sleep(0.01)
         release.set()
     statuses = sorted(reply.result().status_code for reply in replies)

@@ -1,4 +1,4 @@
-"""The result table's parts: by kind of turn and by depth, with answers, and the word that a pool asks for."""
+"""The result table: splits by kind of turn and by depth, answers, and the note about a pool."""
 
 import pytest
 

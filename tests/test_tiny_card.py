@@ -1,4 +1,4 @@
-"""The shipped tiny model: small, safetensors, described, and able to read names it has never seen."""
+"""The included tiny model: small, in safetensors, documented, and able to read unseen names."""
 
 import json
 

@@ -1,11 +1,11 @@
-"""`train.report_to`: the figures of a run in TensorBoard and Weights & Biases."""
+"""`train.report_to`: logging to TensorBoard and Weights & Biases."""
 
 import pytest
 
 from core.errors import InputError
 from train.tracking import RunTracker, check_trackers, flatten
 
-KEY = "0123456789abcdef" * 2 + "01234567"  # of the form that W&B asks for
+KEY = "0123456789abcdef" * 2 + "01234567"  # in the format that W&B requires
 
 
 def test_numbers_with_the_names_on_the_way():
@@ -26,7 +26,7 @@ def test_weights_and_biases(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
     tracker = RunTracker(tmp_path / "run", ["wandb"])
     tracker.log("round-1/sft", {"loss": 1.5}, 10)
-    tracker.log("round-2/dpo", {"loss": 0.5}, 5)  # W&B would refuse a step that falls
+    tracker.log("round-2/dpo", {"loss": 0.5}, 5)  # W&B rejects a decreasing step
     run = tracker.trackers[0].tracker
     assert run.name == "run" and dict(run.summary)["round-1/sft/loss"] == 1.5
     assert dict(run.summary)["round-2/dpo/loss"] == 0.5 and dict(run.summary)["round-2/dpo/step"] == 5

@@ -1,4 +1,4 @@
-"""What stands around TRL's trainers: the SFT loss on a CPU, the order of batches, checks, checkpoints."""
+"""Extensions of TRL's trainers: the SFT loss on a CPU, the order of batches, checks, checkpoints."""
 
 from statistics import fmean
 
@@ -51,7 +51,7 @@ def test_batches_hold_rows_of_like_length_in_an_order_of_seed_and_epoch():
     def order(seed, epoch):
         sampler = LengthGroupedSampler(lengths, 10, seed)
         sampler.set_epoch(epoch)
-        torch.rand(seed + epoch)  # the random state of the process decides nothing
+        torch.rand(seed + epoch)  # the random state of the process has no effect
         return list(sampler)
 
     assert order(1, 0) == order(1, 0) and len({tuple(order(*key)) for key in ((1, 0), (1, 1), (2, 0))}) == 3
@@ -77,7 +77,7 @@ def test_policy_and_reference_must_start_equal(tmp_path, weights, bf16, tolerate
         log(**{"rewards/margins": 0.1})
     log(loss=1.0)
     log(**{"rewards/margins": tolerated})
-    log(step=2, **{"rewards/margins": 0.1})  # later margins are to grow
+    log(step=2, **{"rewards/margins": 0.1})  # later margins may grow
 
 
 def test_the_newest_complete_checkpoint_of_this_number_of_processes(tmp_path):
@@ -89,7 +89,7 @@ def test_the_newest_complete_checkpoint_of_this_number_of_processes(tmp_path):
         if step != 11:  # `trainer_state.json` is written last
             (folder / "trainer_state.json").write_text("" if step == 12 else "{}")  # the disk was full
     (tmp_path / "checkpoint-13/rng_state.pth").write_bytes(b"PK half a file")
-    (tmp_path / "checkpoint-14/rng_state.pth").rename(tmp_path / "checkpoint-14/rng_state_0.pth")  # of several
+    (tmp_path / "checkpoint-14/rng_state.pth").rename(tmp_path / "checkpoint-14/rng_state_0.pth")  # several processes
     assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
     remove_unusable_checkpoints(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-4", "checkpoint-10"}

@@ -1,4 +1,4 @@
-"""`python -m scoring.utility` as a user runs it."""
+"""`python -m scoring.utility`, run as a user does."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`python -m scoring.validity`: win rates by hand, the lists, and the files it writes."""
+"""`python -m scoring.validity`: win rates by hand, the lists, and the output files."""
 
 import json
 import random

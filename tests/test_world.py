@@ -1,4 +1,4 @@
-"""The tiny world: the same bytes from the same seed, splits that share no name, labels that hold."""
+"""The tiny world: the same bytes for the same seed, splits without common names, and correct labels."""
 
 import json
 import random
