@@ -331,20 +331,20 @@ def explore_settings(folder, examples):
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_loaders_raise_input_errors_alone(tmp_path, kind):
+def test_loaders_raise_only_input_errors(tmp_path, kind):
     explore_loader(kind, tmp_path, 25)
 
 
-def test_settings_raise_input_errors_alone(tmp_path):
+def test_settings_raise_only_input_errors(tmp_path):
     explore_settings(tmp_path, 60)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LOADERS)
-def test_loaders_raise_input_errors_alone_on_many_files(tmp_path, kind):
+def test_loaders_raise_only_input_errors_on_many_files(tmp_path, kind):
     explore_loader(kind, tmp_path, 1000)
 
 
 @pytest.mark.slow
-def test_settings_raise_input_errors_alone_on_many_values(tmp_path):
+def test_settings_raise_only_input_errors_on_many_values(tmp_path):
     explore_settings(tmp_path, 2000)

@@ -72,7 +72,7 @@ def test_other_settings_make_another_index(tmp_path, change):
         assert [hit.score for hit in hits[0]] == pytest.approx([hit.score for hit in expected[0]], abs=1e-4)
 
 
-def test_what_a_stopped_indexing_left_is_written_over(tmp_path):
+def test_leftovers_of_interrupted_indexing_are_overwritten(tmp_path):
     collection = collection_of_words(tmp_path, 50)
     settings = RetrievalSettings(engine="bm25s")
     name = "english-1-lucene-k1-0.9-b-0.4"

@@ -164,14 +164,14 @@ def test_a_source_is_read_once(tmp_path, caplog):
     assert first.contents(["d3"]) == ["The third."]
 
 
-def test_what_a_stopped_reading_left_is_written_over(tmp_path):
+def test_leftovers_of_interrupted_reading_are_overwritten(tmp_path):
     folder = tmp_path / "cache" / hashlib.sha256(JSONL.encode()).hexdigest()[:16]
     folder.mkdir(parents=True)
     (folder / ".passages.sqlite.partial").write_text("half")
     assert list(open_text(tmp_path, JSONL).passages()) == PASSAGES
 
 
-def test_a_cache_that_cannot_be_is_named(tmp_path):
+def test_an_unusable_cache_is_named(tmp_path):
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(InputError, match="cache: collections cannot be kept there.*`--retrieval.cache`"):
         open_text(tmp_path, JSONL)

@@ -81,7 +81,7 @@ class TestEngine:
     def test_the_best_comes_first(self, retriever):
         assert [hits[0].doc for hits in retriever.search(["quiet lake", "the lighthouse keeper"], 1)] == ["d3", "d7"]
 
-    def test_the_first_of_many_are_the_few(self, retriever):
+    def test_a_smaller_k_gives_the_first_results(self, retriever):
         for few, many in zip(retriever.search(QUERIES, 2), retriever.search(QUERIES, 7), strict=True):
             close([few], [many[:2]])
 
@@ -92,7 +92,7 @@ class TestEngine:
         assert retriever.search([], 3) == []
         assert retriever.search(["", "  "], 3) == [[], []]
 
-    def test_the_same_answer_twice_and_one_by_one(self, retriever):
+    def test_results_are_repeatable_and_independent_of_the_batch(self, retriever):
         together = retriever.search(QUERIES, 4)
         close(together, retriever.search(QUERIES, 4))
         close(together, [retriever.search([query], 4)[0] for query in QUERIES])

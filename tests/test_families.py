@@ -33,7 +33,7 @@ def test_equals_the_oracle_alone_and_together(small):
         assert_same_stats(answer.stats, Generator(small, 8, 1).answers([reading])[0].stats)
 
 
-def test_one_bos_at_most_and_the_question_is_there(small):
+def test_prompts_have_at_most_one_bos_and_the_question(small):
     for reading in READINGS:
         ids, _ = prompt_of(small, reading, 8)
         assert ids.count(small.tokenizer.bos_token_id) == ("bos_token" in small.tokenizer.chat_template)
@@ -66,7 +66,7 @@ def test_a_model_that_cannot_read_prompts_together_is_refused(random_llama, tmp_
         load_language_model(str(tmp_path))
 
 
-def test_a_rope_that_changes_with_the_length_is_told(random_llama, tmp_path, caplog):
+def test_length_dependent_rope_gives_a_warning(random_llama, tmp_path, caplog):
     load_tokenizer(str(random_llama)).save_pretrained(tmp_path)
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     sizes = SIZES | {"max_position_embeddings": 128, "vocab_size": 600}

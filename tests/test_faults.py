@@ -237,7 +237,7 @@ def test_an_error_in_one_record_repeats_the_batch_in_flight_alone(undisturbed, t
         assert expected[key] <= again[key] <= expected[key] + most, key
 
 
-def test_a_second_run_says_who_holds_the_folder(undisturbed):
+def test_a_second_run_names_the_process_of_the_first(undisturbed):
     """SIGSTOP pauses the first run; the second uses the same folder."""
     process = start(command(undisturbed))
     lock = undisturbed / ".lock-holder"

@@ -134,7 +134,7 @@ def test_smollm2_takes_each_digit_alone(smollm2):
 # ------------------------------------------------------------------ every place that takes a name
 
 
-def test_names_that_are_no_files_stay(tmp_path):
+def test_names_that_are_not_files_are_unchanged(tmp_path):
     (tmp_path / "folder.gguf").mkdir()
     for name in ("Qwen/Qwen2.5-1.5B-Instruct", "configs/tiny-model", str(tmp_path / "folder.gguf")):
         assert not is_gguf(name) and model_folder(name) == name
@@ -155,7 +155,7 @@ def test_a_gguf_file_is_a_model_wherever_one_is_named(tmp_path, cache):
 
 
 @needs_gguf
-def test_other_files_of_the_folder_decide_nothing(tmp_path, cache):
+def test_other_files_in_the_folder_have_no_effect(tmp_path, cache):
     path = write_gguf(tmp_path / "tiny.gguf")
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "config.json").write_text("{}")
@@ -183,7 +183,7 @@ def test_processes_convert_a_file_once(tmp_path, cache):
 
 
 @needs_gguf
-def test_a_stopped_conversion_is_done_again(tmp_path, cache):
+def test_an_interrupted_conversion_is_repeated(tmp_path, cache):
     path = str(write_gguf(tmp_path / "tiny.gguf"))
     partial = cache / f".{ModelSpec(path).fingerprint}.partial"
     partial.mkdir(parents=True)

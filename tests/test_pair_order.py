@@ -69,7 +69,7 @@ def test_every_grogu_reward_from_token_statistics(run):
     assert orders["key_entropy@logged"]["share"] == 1.0  # 3 - 1 over 3 - 2
 
 
-def test_without_labels_there_is_nothing_to_compare(run, tmp_path):
+def test_turns_without_labels_raise_an_error(run, tmp_path):
     settings = run(scores=(0.1, 0.7))
     write_lines(tmp_path / "turns.jsonl", [{"id": "t", "history": [], "question": "Who?"}])
     with pytest.raises(InputError, match="no training turn has `relevant` documents"):

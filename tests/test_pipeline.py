@@ -26,7 +26,7 @@ def test_only_the_first_round_has_an_sft_stage():
         (["--run.only", "evaluation"], ["evaluation"]),
     ],
 )
-def test_the_stages_that_a_command_makes(flags, expected):
+def test_the_stages_that_a_command_runs(flags, expected):
     assert selected_stages(settings_of("--train.rounds", "2", *flags)) == expected
 
 
@@ -46,6 +46,6 @@ def test_the_stages_that_a_command_makes(flags, expected):
         ),
     ],
 )
-def test_stages_that_cannot_be_made_are_named(flags, expected):
+def test_invalid_stages_are_named(flags, expected):
     with pytest.raises(InputError, match=expected):
         selected_stages(settings_of("--train.rounds", "2", *flags))

@@ -36,7 +36,7 @@ def plan_of_copy(finished_run, folder, *flags) -> dict[str, list[str]]:
     return plan_of("--data.format", "records", *files, "--run.dir", folder, *QUICK, *flags)
 
 
-def test_the_quickstarts_plan_names_every_stage_and_makes_nothing(tmp_path):
+def test_the_quickstarts_plan_names_every_stage_and_writes_nothing(tmp_path):
     plan = plan_of("--run.dir", tmp_path / "run")
     assert list(plan) == [*stage_names(2), "total"] and not (tmp_path / "run").exists()
     assert {cells[0] for cells in plan.values()} == {"run: missing", ""}

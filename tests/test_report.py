@@ -42,7 +42,7 @@ def test_the_verdict_of_a_run_that_helped():
     ]
 
 
-def test_the_verdict_of_a_run_that_did_not_help_gives_the_likeliest_reason():
+def test_the_verdict_of_a_run_that_did_not_help_gives_a_reason():
     few = Round(1, {"pairs": {"total": 12, "turns": 40, "dropped": {"tie": 28}}}, None, {}, {})
     first, reason = checks.verdict(run_data(dpo=0.31, low=-0.02, high=0.04, rounds=[few]))
     assert first.startswith("Training made no clear difference: MRR@10 0.300 → 0.310")
@@ -124,7 +124,7 @@ def test_a_report_without_examples_has_no_text_of_the_data(finished_run, tmp_pat
 
 
 @pytest.mark.slow
-def test_runs_side_by_side_and_a_folder_that_is_none(finished_run, tmp_path):
+def test_runs_side_by_side_and_a_folder_without_a_run(finished_run, tmp_path):
     other = shutil.copytree(finished_run, tmp_path / "other")
     shutil.rmtree(other / "evaluation")
     output = call(report, finished_run, other, "--output", tmp_path / "both.html")

@@ -107,7 +107,7 @@ class RecordingMatch(ExactMatch):
         return super().judge(pairs)
 
 
-def test_what_seper_samples_depends_on_seed_and_input_alone(lm):
+def test_samples_of_seper_depend_only_on_seed_and_input(lm):
     other = RewardInput(GenerationInput((), "Who made it?", ("Ann Lee made it.",)), answers=("Ann Lee",))
 
     def sampled(inputs, seed):

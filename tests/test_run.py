@@ -33,7 +33,7 @@ def whole(tmp_path_factory):
     return run, finish([*LAUNCH, *command(run)])
 
 
-def test_every_stage_is_there_and_logs_one_summary(whole):
+def test_every_stage_is_complete_and_logs_one_summary(whole):
     run, output = whole
     for stage in STAGES:
         manifest = json.loads((run / stage / "manifest.json").read_text())

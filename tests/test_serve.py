@@ -54,7 +54,7 @@ def test_a_rewriter_by_its_url(serve, rewriter, tmp_path):
     assert 1 <= len(remote.rewrite(HISTORY, QUESTION, n=3)) <= 3
 
 
-def test_a_server_that_is_not_there_is_named():
+def test_an_unreachable_server_is_named():
     remote = Rewriter.from_url(f"http://127.0.0.1:{free_port()}/v1", "m", retries=0)
     with pytest.raises(InputError, match="http://127.0.0.1:.*: Connection error"):
         remote.rewrite(HISTORY, QUESTION)

@@ -91,7 +91,7 @@ def test_servers_without_n_or_log_probabilities(server, candidates, n, logprobs)
     assert len(server.requests) == 30 + refusals  # what was rejected once is not requested again
 
 
-def test_passing_faults_change_nothing(server, candidates):
+def test_temporary_faults_change_nothing(server, candidates):
     undisturbed = candidates(server.url, run="undisturbed")
     server.faults = [(429, "{}"), (CUT, ""), (500, "{}"), (503, "busy"), (CUT, ""), (502, "{}")]
     assert candidates(server.url) == undisturbed and not server.faults

@@ -8,7 +8,7 @@ from train.tracking import RunTracker, check_trackers, flatten
 KEY = "0123456789abcdef" * 2 + "01234567"  # in the format that W&B requires
 
 
-def test_numbers_with_the_names_on_the_way():
+def test_nested_numbers_are_flattened():
     values = {"total": 3, "dropped": {"tie": 1, "note": "x"}, "ok": True, "none": None, "loss": 0.5}
     assert list(flatten(values)) == [("total", 3), ("dropped/tie", 1), ("loss", 0.5)]
 

@@ -45,7 +45,7 @@ def test_the_loss_and_its_gradient_equal_trls(random_llama, tmp_path, num_items)
     assert torch.allclose(*gradients, atol=1e-6, rtol=1e-3) and gradients[0].abs().max() > 0
 
 
-def test_batches_hold_rows_of_like_length_in_an_order_of_seed_and_epoch():
+def test_batches_have_rows_of_similar_length_in_an_order_of_seed_and_epoch():
     lengths = [row % 50 for row in range(1003)]
 
     def order(seed, epoch):
