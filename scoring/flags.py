@@ -18,7 +18,7 @@ class UtilityFlags(RewardSettings, ModelSettings):
         model: folder, Hub id or `.gguf` file of the generator; also the key of its results in the output.
         adapter: PEFT adapter of the generator.
         batch_tokens: tokens per batch.
-        max_new_tokens: longest answer.
+        max_new_tokens: maximum tokens of an answer.
         device: cpu, cuda, cuda:1 ...; by default cuda if available, else cpu.
         seed: seed of the answers that Delta-SePer samples.
         input: file of items: JSON lines or a JSON list.
@@ -45,8 +45,8 @@ class ValidityFlags(Validated):
         input: items with `is_relevant`, instead of turns and a collection.
         model: with `--input`: folder, Hub id or `.gguf` file of the generator.
         entailment: entailment model of Delta-SePer, or `exact`.
-        rewards: rewards to check; by default all but those of Delta-SePer, and key_entropy@logged where every question
-            has a reply.
+        rewards: rewards to check; by default all except Delta-SePer, and key_entropy@logged if every question has a
+            reply.
         run: with `--config`: folder of a run; print how its rewards order its candidates.
         output: folder for validity.json, validity.md and validity.svg.
         limit: use only the first N turns of each data set, or the first N items.

@@ -116,7 +116,7 @@ class Generator:
         """Compute log-probability and entropy of each token of given answers.
 
         Args:
-            tasks: inputs, each with at least one token id of an answer; duplicates are scored once.
+            tasks: inputs, each with the token ids (at least one) of an answer; duplicates are scored once.
             room: tokens to reserve for the longest answer.
             instruction: instruction in the prompt.
 

@@ -61,7 +61,7 @@ def check_generator(flags: ValidityFlags, words: Sequence[str]) -> None:
     names = rewards_to_check(flags.rewards, cases)
     # `key_entropy` generates the answers if none of the checked rewards does.
     scorer = build_scorer(model, rule, generator, [*names, "key_entropy"], flags.seed)
-    report = {"model": model.name, "settings": asdict(rule)} | figures(cases, scorer, names)
+    report = {"model": model.name, "settings": asdict(rule)} | validity_results(cases, scorer, names)
     table = table_of(report)
     write_json(flags.output / "validity.json", report)
     write_atomic(flags.output / "validity.md", table)
@@ -143,7 +143,7 @@ def win_rate(pairs: Iterable[tuple[float | None, float | None]]) -> dict[str, An
     }
 
 
-def figures(cases: Sequence[ValidityCase], scorer: Scorer, names: Sequence[str]) -> dict[str, Any]:
+def validity_results(cases: Sequence[ValidityCase], scorer: Scorer, names: Sequence[str]) -> dict[str, Any]:
     """The content of `validity.json`, except model and settings."""
     values, answers, seconds = score_cases(cases, scorer, names)
     items = [item for case in cases for item in case.lists.values()]

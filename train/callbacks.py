@@ -6,7 +6,8 @@ from transformers import TrainerCallback
 from core.errors import InputError
 from core.progress import Progress, log
 
-FIGURES = {"loss": "loss", "margin": "rewards/margins", "accuracy": "rewards/accuracies"}
+# Name in our log -> key of TRL's log.
+LOG_KEYS = {"loss": "loss", "margin": "rewards/margins", "accuracy": "rewards/accuracies"}
 
 
 class StepProgress(TrainerCallback):
@@ -28,7 +29,7 @@ class StepProgress(TrainerCallback):
 
     def on_log(self, args, state, control, logs, **kwargs) -> None:
         if "loss" in logs:
-            self.progress.note = ", ".join(f"{f} {float(logs[key]):.3g}" for f, key in FIGURES.items() if key in logs)
+            self.progress.note = ", ".join(f"{f} {float(logs[key]):.3g}" for f, key in LOG_KEYS.items() if key in logs)
 
     def on_train_end(self, args, state, control, **kwargs) -> None:
         self.progress.close()

@@ -86,7 +86,7 @@ def compare_systems(
     ]
 
 
-def figures(
+def evaluation_metrics(
     values: PerTurn, turns: Sequence[Turn], records: Mapping[str, EvaluationRecord], settings: Settings
 ) -> dict[str, Any]:
     """The content of `metrics.json`: counts, means and intervals of each system, means by data set, kind of turn and
@@ -211,7 +211,7 @@ def write_tables(stage: Stage, settings: Settings, turns: Sequence[Turn], system
     """Write runs, qrels, `per_turn.jsonl`, `metrics.json` and `table.md` beside the records, and print the table."""
     records, folder = {record.id: record for record in stage}, stage.folder
     values = measure_all(turns, records, systems, reward_label(settings.scoring))
-    metrics = figures(values, turns, records, settings)
+    metrics = evaluation_metrics(values, turns, records, settings)
     write_qrels(folder / "qrels.txt", {turn.id: turn.relevant for turn in turns})
     for name in systems:
         write_run(folder / f"{name}.run", {turn.id: list(records[turn.id].systems[name].hits) for turn in turns}, name)

@@ -15,7 +15,7 @@ from core.progress import log
 from core.settings import RewriterSettings
 from core.stages import Stage
 from rewriter.adapter_settings import save_adapter_settings
-from train.callbacks import FIGURES, StepProgress
+from train.callbacks import LOG_KEYS, StepProgress
 from train.run import Run
 from train.tracking import TrackerCallback
 
@@ -110,10 +110,10 @@ def finish_stage(trainer: Trainer, stage: Stage) -> None:
     write_json(stage.folder / "log.json", history)
     shutil.rmtree(stage.folder / "checkpoints", ignore_errors=True)
     last = {key: value for entry in history for key, value in entry.items()}
-    keys = FIGURES | {"loss": "train_loss"}
-    figures = {label: last[key] for label, key in keys.items() if last.get(key) is not None}
-    stage.finish({"total": rows, "steps": steps} | figures)
-    numbers = ", ".join(f"{label} {value:.3f}" for label, value in figures.items())
+    keys = LOG_KEYS | {"loss": "train_loss"}
+    metrics = {label: last[key] for label, key in keys.items() if last.get(key) is not None}
+    stage.finish({"total": rows, "steps": steps} | metrics)
+    numbers = ", ".join(f"{label} {value:.3f}" for label, value in metrics.items())
     log.info("%s: %d rows, %d steps, %s in %.0f s -> %s", stage.name, rows, steps, numbers,
              last.get("train_runtime", 0.0), stage.folder / "adapter")  # fmt: skip
     if steps < FEW_STEPS:

@@ -123,9 +123,9 @@ def measure(model: str, world: Path, limit: int | None = None) -> dict[str, floa
     }
 
 
-def card(training: dict[str, Any], figures: dict[str, float]) -> str:
+def card(training: dict[str, Any], results: dict[str, float]) -> str:
     """Format the model card from the content of `training.json` and the results of `measure`."""
-    rows = (f"| {name} | {value if isinstance(value, int) else f'{value:.3f}'} |" for name, value in figures.items())
+    rows = (f"| {name} | {value if isinstance(value, int) else f'{value:.3f}'} |" for name, value in results.items())
     counts = {"millions": training["parameters"] / 1e6, "tokens": training["tokens"] / 1e6}
     shares = {"rewrites": REWRITES, "final_rewrites": FINAL_REWRITES}
     texts = {name: ", ".join(f"{part:.0%} {quality}" for quality, part in shares[name].items()) for name in shares}
@@ -141,10 +141,10 @@ def main() -> None:
     set_up_logging()
     with tempfile.TemporaryDirectory() as folder:
         make_quickstart_data(Path(folder), arguments.seed)
-        figures = measure(str(arguments.model), Path(folder), arguments.limit)
-    log.info("%s", json.dumps(figures, indent=2))
+        results = measure(str(arguments.model), Path(folder), arguments.limit)
+    log.info("%s", json.dumps(results, indent=2))
     if not arguments.limit:
-        write_atomic(arguments.model / "README.md", card(read_json(arguments.model / "training.json"), figures))
+        write_atomic(arguments.model / "README.md", card(read_json(arguments.model / "training.json"), results))
         log.info("card -> %s", arguments.model / "README.md")
 
 
