@@ -99,5 +99,5 @@ def load_run_folder(run_dir: Path) -> Run:
         raise InputError(f"{run_dir} is not a run folder: it has no {RUN_FILE}, which train/dpo.py writes.")
     values = read_json(run_dir / RUN_FILE, "command", "settings")
     settings = validate(Settings, values["settings"])
-    settings.run.dir = str(run_dir)  # it may have moved
+    settings.run.dir = str(run_dir)  # the folder may have been moved
     return Run(settings, prepare_data(settings), values["command"])
