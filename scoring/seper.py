@@ -145,7 +145,7 @@ def delta_scores(batch: Batch, measure: Callable[..., float], **options) -> list
     """SePer with documents minus SePer without them, for each list."""
     scorer = batch.scorer
     inputs = [item.generation_input for item in batch.items if item.answers]
-    samples = scorer.samples([*inputs, *(grounded.without_documents for grounded in inputs)])
+    samples = scorer.samples([item for grounded in inputs for item in (grounded, grounded.without_documents)])
     results = []
     for item in batch.items:
         if not item.answers:
