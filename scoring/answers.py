@@ -1,4 +1,4 @@
-"""Comparing answers as SQuAD does, and recognising abstentions."""
+"""Compare answers as SQuAD does, and detect abstentions."""
 
 import re
 import string
@@ -23,24 +23,24 @@ FINITE_VERB = re.compile(r"\b(is|are|was|were|has|have|had|can|could|will|would|
 
 
 def normalise(text: str) -> str:
-    """Lower case, without punctuation, articles and double blanks (SQuAD's evaluation script)."""
+    """Lower-case a text and remove punctuation, articles and repeated spaces (as SQuAD's evaluation script)."""
     text = "".join(letter for letter in text.lower() if letter not in string.punctuation)
     return " ".join(ARTICLES.sub(" ", text).split())
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:
-    """1.0 when the answer equals a reference after normalisation."""
+    """1.0 if the answer equals a reference after normalisation, else 0.0."""
     return float(normalise(answer) in {normalise(reference) for reference in references})
 
 
 def contains(answer: str, references: Sequence[str]) -> float:
-    """1.0 when the answer contains a reference, word for word, after normalisation."""
-    inside = f" {normalise(answer)} "
-    return float(any(f" {normalise(reference)} " in inside for reference in references if normalise(reference)))
+    """1.0 if the answer contains the words of a reference in order after normalisation, else 0.0."""
+    text = f" {normalise(answer)} "
+    return float(any(f" {normalise(reference)} " in text for reference in references if normalise(reference)))
 
 
 def token_f1(answer: str, references: Sequence[str]) -> float:
-    """The best harmonic mean of token precision and recall against a reference."""
+    """Harmonic mean of token precision and recall, against the reference where it is highest."""
     return max((_f1(normalise(answer).split(), normalise(reference).split()) for reference in references), default=0.0)
 
 
@@ -60,7 +60,7 @@ def abstains(answer: str) -> bool:
 
 
 def states_answer(query: str) -> bool:
-    """Whether a query reads like a statement, rather than like a question or keywords (English only).
+    """Whether a query reads like a statement rather than a question or keywords (English only).
 
     Example:
         >>> states_answer("The Patriots' coach is Bill Belichick"), states_answer("coach of the Patriots")

@@ -1,6 +1,6 @@
-"""Rewards that others train on, for comparison. They need labels.
+"""Rewards of other methods, for comparison. They need labels.
 
-`reciprocal_rank` as in RetPO (arXiv 2402.11827), `answer_logprob` as in AdaQR (arXiv 2406.10991).
+`reciprocal_rank` follows RetPO (arXiv 2402.11827), `answer_logprob` AdaQR (arXiv 2406.10991).
 """
 
 import math
@@ -11,7 +11,7 @@ from scoring.batch import NO_LABELS, NO_REFERENCES, REFERENCE_TOO_LONG, Batch
 
 
 def reciprocal_rank(relevant: Sequence[bool]) -> float:
-    """1 / rank of the first relevant document; 0 when none is.
+    """1 / rank of the first relevant document; 0 if no document is relevant.
 
     Args:
         relevant: for each document in rank order, whether it is relevant.
@@ -20,7 +20,7 @@ def reciprocal_rank(relevant: Sequence[bool]) -> float:
 
 
 def reciprocal_rank_scores(batch: Batch) -> list[Score]:
-    """The reward of each list. Needs no generator."""
+    """Reciprocal rank of each list. Needs no generator."""
     return [
         Score(error=NO_LABELS) if item.relevant is None else Score(reciprocal_rank(item.relevant))
         for item in batch.items
@@ -28,7 +28,7 @@ def reciprocal_rank_scores(batch: Batch) -> list[Score]:
 
 
 def answer_logprob(scores: Sequence[float], logprobs: Sequence[float]) -> float:
-    """Log-probability of an answer, the documents weighted by the retriever: `log sum_d P(d) P(a | q, d)`.
+    """Log-probability of an answer, with documents weighted by the retriever: `log sum_d P(d) P(a | q, d)`.
 
     Args:
         scores: the retriever's score of each document; `P(d)` is their softmax.
@@ -53,7 +53,7 @@ def log_sum(values: Sequence[float]) -> float:
 
 
 def answer_logprob_scores(batch: Batch) -> list[Score]:
-    """The reward of each list: the best over its reference answers."""
+    """`answer_logprob` of each list, for the reference answer where it is highest."""
     generator = batch.scorer.generator
     ids = {
         answer: generator.reply_ids(answer) for answer in {answer for item in batch.items for answer in item.answers}

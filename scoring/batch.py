@@ -1,4 +1,4 @@
-"""What a reward is computed from: document lists that are scored together, and the generator's passes over them."""
+"""The input of a reward: document lists that are scored together, and the generator's answers to them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from core.records import GeneratedAnswer, RewardInput
 from scoring.answers import abstains
 
-if TYPE_CHECKING:  # rewards are imported where torch is not
+if TYPE_CHECKING:  # rewards are also imported without torch
     from scoring.scorer import Scorer
 
 NO_DOCUMENTS = "no documents retrieved"
@@ -20,7 +20,7 @@ REFERENCE_TOO_LONG = "a document with a reference answer does not fit the genera
 NO_DOCUMENT_FITS = "no document fits the generator's context"
 NO_LABELS = "no relevance labels"
 NO_REFERENCES = "no reference answers"
-NOT_FINITE = "the model gave a value that is infinite or not a number"
+NOT_FINITE = "the model returned a value that is infinite or not a number"
 
 
 @dataclass
@@ -28,8 +28,8 @@ class Batch:
     """Document lists that are scored together.
 
     Args:
-        items: each has a document, and a question that fits the generator's context.
-        scorer: the generator, the `scoring` settings as `rule`, and the judge of Delta-SePer.
+        items: each with at least one document, and a question that fits the generator's context.
+        scorer: the generator, the `scoring` settings as `rule`, and the entailment classifier of Delta-SePer.
     """
 
     items: Sequence[RewardInput]
@@ -37,7 +37,7 @@ class Batch:
 
     @cached_property
     def answers(self) -> list[tuple[str, GeneratedAnswer]]:
-        """For each item the answer whose tokens GROGU scores, after its source: `generated` or `logged`."""
+        """For each item, the source (`generated` or `logged`) and the answer whose tokens GROGU scores."""
         generator, rule = self.scorer.generator, self.scorer.rule
         reply_ids: dict[str, tuple[int, ...]] = {}
         if rule.answer == "logged":
@@ -45,6 +45,6 @@ class Batch:
             reply_ids = {reply: generator.reply_ids(reply)[: rule.reply_tokens] for reply in replies}
         sources = ["logged" if reply_ids.get(item.reply) else "generated" for item in self.items]
         inputs = [(item.generation_input, reply_ids.get(item.reply)) for item in self.items]
-        logged = iter(generator.logged_answers([(each, ids) for each, ids in inputs if ids]))
-        generated = iter(generator.answers([each for each, ids in inputs if not ids]))
+        logged = iter(generator.logged_answers([(item, ids) for item, ids in inputs if ids]))
+        generated = iter(generator.answers([item for item, ids in inputs if not ids]))
         return [(source, next(logged if source == "logged" else generated)) for source in sources]

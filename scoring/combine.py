@@ -1,4 +1,4 @@
-"""One score for each document list of a turn: a single reward, or the weighted sum of several."""
+"""Combine the rewards of a document list into one score."""
 
 import math
 from collections.abc import Sequence
@@ -10,12 +10,15 @@ from core.scoring_settings import ScoringSettings
 
 
 def combine(scores: Sequence[dict[str, Score]], scoring: ScoringSettings) -> list[Score]:
-    """One score for each document list of a turn.
+    """Combine rewards into one score for each document list of a turn.
 
     Args:
         scores: for each list, reward -> score.
-        scoring: the reward, and its weights where it is `weighted`: then the value is the weighted sum of the z-scores
-            of the rewards, None where one has no value.
+        scoring: the reward; if it is `weighted`, also the weights.
+
+    Returns:
+        For each list the score of the single reward. With `weighted`, the value is the weighted sum of the rewards'
+        z-scores over the turn, and None if a reward has no value.
     """
     if scoring.reward != "weighted":
         return [by_reward[scoring.reward] for by_reward in scores]
@@ -31,9 +34,9 @@ def combine(scores: Sequence[dict[str, Score]], scoring: ScoringSettings) -> lis
 
 
 def z_scores(values: Sequence[float | None]) -> list[float | None]:
-    """Values with mean 0 and standard deviation 1; all 0 where they are equal. None stays None."""
-    known = [value for value in values if value is not None]
-    if not known:
+    """Standardise values to mean 0 and standard deviation 1; equal values become 0. None stays None."""
+    present = [value for value in values if value is not None]
+    if not present:
         return list(values)
-    mean, deviation = fmean(known), pstdev(known)
+    mean, deviation = fmean(present), pstdev(present)
     return [None if value is None else (value - mean) / deviation if deviation else 0.0 for value in values]

@@ -1,4 +1,4 @@
-"""Whether one text entails another: by a sequence-classification model, or by exact match."""
+"""Entailment between two texts, by a sequence-classification model or by exact match."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -19,7 +19,7 @@ Text = tuple[str, str]  # premise, hypothesis
 
 
 class ExactMatch:
-    """Entailment is equality after normalisation; everything else is neutral. Needs no model."""
+    """Counts texts that are equal after normalisation as entailment, all others as neutral. Needs no model."""
 
     def judge(self, pairs: Sequence[Text]) -> list[NliResult]:
         equal = [normalise(premise) == normalise(hypothesis) for premise, hypothesis in pairs]
@@ -27,15 +27,15 @@ class ExactMatch:
 
 
 class EntailmentModel:
-    """A natural-language-inference model of Transformers; identical pairs are judged once.
+    """A natural-language-inference model of Transformers. Identical pairs are classified once.
 
     Args:
-        name: folder or Hub id of a sequence-classification model with three labels, named in its config.
+        name: folder or Hub id of a sequence-classification model whose config names its three labels.
         batch_tokens: tokens per batch.
-        device: where it works; a GPU if there is one when not given.
+        device: device of the model; by default a GPU if available, else the CPU.
 
     Raises:
-        InputError: the model cannot be loaded, or its labels are not those of entailment.
+        InputError: the model cannot be loaded, or its labels are not contradiction, neutral and entailment.
     """
 
     def __init__(self, name: str, batch_tokens: int = 16384, device: str | None = None):
@@ -63,7 +63,7 @@ class EntailmentModel:
             rows = self.model(**inputs).logits.float().softmax(-1)[:, self.columns]
         if not rows.isfinite().all():
             raise InputError(
-                f"`scoring.entailment`: {self.name} gives values that are not numbers; take another model."
+                f"`scoring.entailment`: {self.name} returns values that are not numbers; use another model."
             )
         for pair, row in zip(pairs, rows.tolist(), strict=True):
             self.verdicts[pair] = NliResult(LABELS[row.index(max(row))], row[2])
@@ -71,10 +71,10 @@ class EntailmentModel:
 
 @lru_cache(maxsize=1)
 def load_classifier(name: str) -> tuple[Any, Any]:
-    """The tokenizer and the model; read once, however many items ask for them.
+    """Load the tokenizer and the model; the last ones loaded are cached.
 
     Raises:
-        InputError: they cannot be loaded.
+        InputError: the tokenizer or the model cannot be loaded.
     """
     try:
         check_folder(name)
@@ -82,7 +82,7 @@ def load_classifier(name: str) -> tuple[Any, Any]:
         return AutoTokenizer.from_pretrained(name, trust_remote_code=False), model
     except (OSError, ValueError, SafetensorError) as error:
         raise InputError(
-            f"the model `{name}` of `entailment` cannot be loaded: {first_line(error).rstrip('.')}. "
+            f"`entailment`: the model `{name}` cannot be loaded: {first_line(error).rstrip('.')}. "
             "Weights must be safetensors; `exact` needs no model."
         ) from error
 
@@ -91,7 +91,7 @@ def columns_of(name: str, labels: dict[int, str]) -> list[int]:
     """The model's output columns in the order of `LABELS`.
 
     Raises:
-        InputError: a label is missing, or there are others.
+        InputError: a label is missing or occurs more than once.
     """
     order = []
     for expected in LABELS:
@@ -99,12 +99,12 @@ def columns_of(name: str, labels: dict[int, str]) -> list[int]:
         if len(columns) != 1:
             raise InputError(
                 f"`scoring.entailment`: {name} has the labels {', '.join(labels.values())}; "
-                f"one each of {', '.join(LABELS)} is needed."
+                f"it needs exactly one each of {', '.join(LABELS)}."
             )
         order.append(int(columns[0]))
     return order
 
 
 def load_entailment(name: str, batch_tokens: int, device: str | None = None) -> Entailment:
-    """The judge that `scoring.entailment` names: `exact`, or a model, on the generator's device if given."""
+    """The entailment classifier that `scoring.entailment` names: `exact` or a model."""
     return ExactMatch() if name == "exact" else EntailmentModel(name, batch_tokens, device)

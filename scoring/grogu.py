@@ -1,7 +1,7 @@
 """GROGU utilities of a document list: how much it lowers the generator's uncertainty about its own answer.
 
-Source: "Evaluating the Utility of Grounding Documents with Reference-Free LLM-based Metrics", arXiv 2601.23129. Pure
-functions of the token records that the generator's two passes leave; higher is better for all.
+Source: "Evaluating the Utility of Grounding Documents with Reference-Free LLM-based Metrics", arXiv 2601.23129. All
+are pure functions of the token statistics with and without documents. Higher is better.
 """
 
 import math
@@ -29,14 +29,14 @@ def key_tokens(
     Args:
         h0: [T] entropy without documents, in nats.
         hd: [T] entropy with documents.
-        alpha: a token is key when |h0 - hd| > alpha.
-        fallback: when none is, the ceil(fallback * T) tokens of highest entropy are taken (earlier first among
-            equals).
-        fallback_by: that entropy is `h0` (`ungrounded`) or `hd` (`grounded`). The paper does not say which; this is
-            our choice.
+        alpha: a token is key if |h0 - hd| > alpha, in nats.
+        fallback: if no token is key, use the ceil(fallback * T) tokens with the highest entropy (of equal ones, the
+            earlier).
+        fallback_by: entropy for the fallback: `h0` (`ungrounded`) or `hd` (`grounded`). The paper does not specify
+            it; the default is our choice.
 
     Returns:
-        Positions in rising order, and the rule that chose them: `alpha` or `fallback`.
+        Positions in ascending order, and the rule that selected them: `alpha` or `fallback`.
 
     Example:
         >>> key_tokens([2.0, 1.0, 0.5], [0.5, 0.99, 0.9])
@@ -52,14 +52,14 @@ def key_tokens(
 
 
 def utility(stats: TokenStats, reward: str, key: Sequence[int], log_ppl: bool = False) -> float:
-    """One of the four utilities.
+    """Compute one of the four utilities.
 
     Args:
-        stats: token records of one answer, T >= 1.
+        stats: token statistics of one answer, T >= 1.
         reward: `key_entropy`: mean of h0 - hd over the key tokens; `entropy`: over all tokens; `key_ppl`, `ppl`:
-            exp(mean NLL without) - exp(mean NLL with) over key or all tokens.
+            exp(mean NLL without documents) - exp(mean NLL with documents) over key or all tokens.
         key: positions of the key tokens.
-        log_ppl: for the perplexities, the difference of the mean NLLs instead.
+        log_ppl: for `key_ppl` and `ppl`, return the difference of the mean NLLs instead.
     """
     over = key if reward.startswith("key") else range(len(stats.h0))
     if reward.endswith("entropy"):
@@ -69,7 +69,7 @@ def utility(stats: TokenStats, reward: str, key: Sequence[int], log_ppl: bool = 
 
 
 def score_of(stats: TokenStats, answer: str, reward: str, rule: RewardSettings) -> Score:
-    """The score record of one answer; without a value, but with the reason, where it is empty or not a number."""
+    """Score one answer. An empty answer, or statistics that are not finite, give an error in place of a value."""
     if not stats.h0:
         return Score(None, answer, error="empty answer", stats=stats)
     if not all(map(math.isfinite, (*stats.h0, *stats.hd, *stats.logp0, *stats.logpd))):
@@ -78,13 +78,13 @@ def score_of(stats: TokenStats, answer: str, reward: str, rule: RewardSettings) 
     try:
         value = utility(stats, reward, key, rule.log_ppl)
     except OverflowError:
-        error = "perplexity too large for a number; use `scoring.log_ppl`"
+        error = "the perplexity is too large for a float; use `scoring.log_ppl`"
         return Score(None, answer, error=error, rule=chosen_by, stats=stats)
     return Score(value, answer, rule=chosen_by, key=tuple(key), stats=stats)
 
 
 def scores(reward: str, batch: Batch) -> list[Score]:
-    """One of the rewards of each list; all four come from the same answers."""
+    """One of the rewards for each list. All four use the same answers."""
     results = []
     for item, (source, answer) in zip(batch.items, batch.answers, strict=True):
         if answer.cut == len(item.generation_input.documents):

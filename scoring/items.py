@@ -1,4 +1,4 @@
-"""Items with passages, in the format of the published UDCG tool; the head of `scoring.utility` lists their fields."""
+"""Items with passages, in the format of the published UDCG tool. `scoring.utility` documents the fields."""
 
 import json
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ RetrieverScore = Annotated[float, Field(ge=-1e300, le=1e300)]
 
 @dataclass(frozen=True)
 class PassageInfo:
-    """What a model has found out about a passage before."""
+    """Earlier results of a model for a passage."""
 
     no_res_prob: Probability | None = None
 
@@ -36,14 +36,14 @@ class ItemPassage:
     models_info: dict[str, PassageInfo] = field(default_factory=dict)
 
     def abstention(self, model: str) -> float | None:
-        """The probability that a model abstains, where the item carries it."""
+        """The probability that a model abstains, or None if the passage does not have it."""
         info = self.models_info.get(model, PassageInfo())
         return self.no_res_prob if info.no_res_prob is None else info.no_res_prob
 
 
 @dataclass(frozen=True)
 class Item:
-    """The fields of an item that rewards read, or that the results are added to."""
+    """The fields of an item that rewards read or add results to."""
 
     question: Text
     passages: tuple[ItemPassage, ...]
@@ -55,7 +55,7 @@ class Item:
 
     @property
     def reward_input(self) -> RewardInput:
-        """The item as input of the rewards."""
+        """The item as input to the rewards."""
         labels = tuple(passage.is_relevant for passage in self.passages)
         answers = tuple(answer for answer in self.answers if answer.strip())
         return RewardInput(
@@ -67,7 +67,7 @@ class Item:
         )
 
     def abstentions(self, model: str) -> list[float] | None:
-        """The probability that a model abstains from each passage, where the item carries all of them."""
+        """For each passage, the probability that a model abstains; None unless every passage has one."""
         probabilities = [passage.abstention(model) for passage in self.passages]
         return probabilities if probabilities and None not in probabilities else None
 
@@ -77,11 +77,11 @@ def parse_item(item: dict[str, Any], place: str, reward: str) -> Item:
 
     Args:
         item: the JSON object.
-        place: file and line, for the message.
-        reward: the reward; `validity` needs `is_relevant`.
+        place: file and line, for error messages.
+        reward: name of the reward, or `validity`, which needs `is_relevant`.
 
     Raises:
-        InputError: a field is missing or not usable, or the reward needs a label that is missing.
+        InputError: a field is missing or invalid, or the item lacks a label that the reward needs.
     """
     try:
         json.dumps(item, ensure_ascii=False, allow_nan=False).encode()
@@ -97,8 +97,8 @@ def parse_item(item: dict[str, Any], place: str, reward: str) -> Item:
     if needs == "relevant" and unlabelled:
         subject = "this check" if reward == "validity" else f"the reward `{reward}`"
         raise InputError(
-            f"{place}: {subject} needs `is_relevant` (true or false) on every passage; passage {unlabelled[0]} has "
-            "none."
+            f"{place}: {subject} needs `is_relevant` (true or false) in every passage; passage {unlabelled[0]} lacks "
+            "it."
         )
     if needs == "answers" and not parsed.reward_input.answers:
         raise InputError(f"{place}: the reward `{reward}` needs `answers`.")
@@ -106,10 +106,10 @@ def parse_item(item: dict[str, Any], place: str, reward: str) -> Item:
 
 
 def read_items(path: Path, reward: str) -> list[dict[str, Any]]:
-    """The checked items of a file: JSON lines, one JSON list, or one object over several lines.
+    """Read and check the items of a file: JSON lines, one JSON list, or one object over several lines.
 
     Raises:
-        InputError: the file or an item is not usable; names the place.
+        InputError: the file or an item is invalid; names the place.
     """
     try:
         with path.open(encoding="utf-8-sig") as handle:
@@ -126,7 +126,7 @@ def read_items(path: Path, reward: str) -> list[dict[str, Any]]:
     else:
         items = list(read_json_lines(path))
     if not items:
-        raise InputError(f"--input {path}: no items in it.")
+        raise InputError(f"--input {path}: the file has no items.")
     for place, item in items:
         if not isinstance(item, dict):
             raise InputError(f"{path}:{place}: expected a JSON object, got {type(item).__name__}.")

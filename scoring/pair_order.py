@@ -1,5 +1,7 @@
-"""Does a reward order the candidates of a turn as their retrieval does? Read from the records of a run, without a
-model: `python -m scoring.validity --config C --run RUN`."""
+"""Compare how a reward orders the candidates of a turn with how their reciprocal ranks do.
+
+Reads the records of a run and loads no model: `python -m scoring.validity --config C --run RUN`.
+"""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -22,7 +24,7 @@ from scoring import grogu
 from scoring.baselines import reciprocal_rank
 from scoring.flags import ValidityFlags
 
-DEPTH = 10  # of the rankings from which reciprocal ranks are taken
+DEPTH = 10  # documents per ranking for the reciprocal ranks
 RankedScores = Sequence[tuple[float | None, float]]  # score (None: no score) and reciprocal rank of each candidate
 
 
@@ -30,8 +32,8 @@ def show_pair_order(flags: ValidityFlags, words: Sequence[str]) -> None:
     """Print how the rewards of a run order the candidates of its labelled training turns.
 
     Args:
-        flags: of `scoring.validity`.
-        words: flags of settings.
+        flags: flags of `scoring.validity`.
+        words: command-line words that override settings.
     """
     settings = read_settings("", ["--config", str(flags.config), *words, "--run.dir", str(flags.run)])
     table = order_table(pair_orders(settings))
@@ -41,19 +43,20 @@ def show_pair_order(flags: ValidityFlags, words: Sequence[str]) -> None:
 
 
 def pair_orders(settings: Settings, stage_name: str = "round-1/scores") -> dict[str, dict[str, float | int | None]]:
-    """`pair_order` of every reward that the records of a run hold, by its name and answer (`key_entropy@logged`).
+    """Compute `pair_order` for every reward in the records of a run.
 
-    The documents of each candidate are retrieved again, ten deep, for its reciprocal rank.
+    Retrieves ten documents for each candidate again, for its reciprocal rank.
+
+    Returns:
+        Reward with its answer, such as `key_entropy@logged` -> the result of `pair_order`.
 
     Raises:
-        InputError: the stage is missing or not complete, or no training turn names a relevant document.
+        InputError: the stage is missing or not complete, or no training turn has relevant documents.
     """
     sources = data_sources(settings.data, settings.run.path)
     turns = {turn.id: turn for turn in load_turns(sources, "train", settings.run.limit) if turn.relevant}
     if not turns:
-        raise InputError(
-            "the training turns have no `relevant` documents: how rewards order candidates cannot be told."
-        )
+        raise InputError("no training turn has `relevant` documents, which `--run` needs to compute reciprocal ranks.")
     collections = open_collections(sources, settings.retrieval.cache, settings.data.on_bad)
     retriever = PerDatasetRetriever(settings.retrieval, collections)
     by_reward: dict[str, list[RankedScores]] = {}
@@ -69,7 +72,7 @@ def pair_orders(settings: Settings, stage_name: str = "round-1/scores") -> dict[
 
 
 def scores_by_reward(record: TurnRecord, rule: ScoringSettings) -> dict[str, list[float | None]]:
-    """The run's own reward of each candidate, or every GROGU reward where the record holds token statistics."""
+    """Each candidate's scores by the reward of the run; for a GROGU reward, by all GROGU rewards."""
     if rule.reward not in grogu.REWARDS:
         return {rule.reward: [candidate.score for candidate in record.candidates]}
     lists = [record.lists[candidate.list_id] for candidate in record.candidates]
@@ -83,13 +86,16 @@ def scores_by_reward(record: TurnRecord, rule: ScoringSettings) -> dict[str, lis
 
 
 def pair_order(turns: Sequence[RankedScores]) -> dict[str, float | int | None]:
-    """How well scores order candidates; those without a score are left out.
+    """Measure how well scores order candidates. Candidates without a score are left out.
+
+    Args:
+        turns: for each turn, the score and reciprocal rank of each candidate.
 
     Returns:
-        `pairs`: number of candidate pairs of one turn with different reciprocal ranks; `share`: of them that the
-        scores order alike, ties of the scores counted half; `best`, `worst` and `mean`: mean reciprocal rank over
-        turns of the candidate with the highest score, with the lowest, and of all (candidates with equal scores
-        count by their mean). None where there is nothing to count.
+        `pairs`: number of candidate pairs within a turn whose reciprocal ranks differ. `share`: fraction of these
+        pairs that the scores order in the same way; equal scores count half. `best`, `worst`, `mean`: reciprocal rank
+        of the candidate with the highest score, with the lowest, and of all, averaged over turns; candidates with
+        equal scores count with their mean. None if there is nothing to count.
 
     Example:
         >>> pair_order([[(3.0, 0.5), (1.0, 1.0), (1.0, 0.0)]])["share"]  # wrong, right, tie
@@ -97,23 +103,23 @@ def pair_order(turns: Sequence[RankedScores]) -> dict[str, float | int | None]:
     """
     columns: dict[str, list[float]] = {"share": [], "best": [], "worst": [], "mean": []}
     for turn in turns:
-        known = [(score, rank) for score, rank in turn if score is not None]
-        if not known:
+        scored = [(score, rank) for score, rank in turn if score is not None]
+        if not scored:
             continue
-        for (score, rank), (other_score, other_rank) in combinations(known, 2):
+        for (score, rank), (other_score, other_rank) in combinations(scored, 2):
             if rank != other_rank:
-                alike = 0.5 if score == other_score else float((score > other_score) == (rank > other_rank))
-                columns["share"].append(alike)
-        highest, lowest = max(known)[0], min(known)[0]
-        columns["best"].append(fmean(rank for score, rank in known if score == highest))
-        columns["worst"].append(fmean(rank for score, rank in known if score == lowest))
-        columns["mean"].append(fmean(rank for _, rank in known))
+                agreement = 0.5 if score == other_score else float((score > other_score) == (rank > other_rank))
+                columns["share"].append(agreement)
+        highest, lowest = max(scored)[0], min(scored)[0]
+        columns["best"].append(fmean(rank for score, rank in scored if score == highest))
+        columns["worst"].append(fmean(rank for score, rank in scored if score == lowest))
+        columns["mean"].append(fmean(rank for _, rank in scored))
     means = {name: fmean(values) if values else None for name, values in columns.items()}
     return {"pairs": len(columns["share"])} | means
 
 
 def order_table(orders: dict[str, dict[str, float | int | None]]) -> str:
-    """The figures in Markdown."""
+    """Format the results as a Markdown table."""
     header = [
         "reward", "candidate pairs", "ordered as by reciprocal rank", "MRR@10 of the best", "of the worst", "of all",
     ]  # fmt: skip

@@ -10,18 +10,18 @@ ABSTAIN = "Answer the question in a few words from the documents. If they do not
 def answer_messages(
     history: list[Message], question: str, documents: list[str], instruction: str = ANSWER
 ) -> list[Message]:
-    """Chat messages that ask the generator for an answer.
+    """Build the chat messages that ask the generator for an answer.
 
-    The conversation comes first, as chat messages; instruction, documents and question share the last user message.
-    All prompts of a turn therefore begin alike, and the generator reads that beginning once, whatever the documents
-    and the reward. The default instruction offers no abstention: a model that may abstain says "no answer" with
-    great confidence, so useless documents would score high.
+    The conversation comes first, as chat messages. Instruction, documents and question share the last user message, so
+    all prompts of a turn have a common prefix, which the generator reads once for all documents and rewards.
+    The default instruction does not allow abstention: a model that may abstain answers "no answer" with high
+    confidence, so useless documents would score high.
 
     Args:
         history: earlier messages, oldest first.
-        question: the current question as the user put it, never a rewrite.
+        question: the current question.
         documents: passage texts in rank order; empty for the prompt without documents.
-        instruction: what to do with the documents, `ANSWER` or `ABSTAIN`.
+        instruction: `ANSWER` or `ABSTAIN`.
 
     Returns:
         A system message, the history, and one user message.

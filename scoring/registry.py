@@ -1,7 +1,7 @@
-"""The rewards by name: how each is computed, the label that it needs, and the settings that it reads.
+"""The rewards by name, each with its function, the settings that it reads and the label that it needs.
 
-A new reward is a function in a new file, an entry of `REWARDS`, and its name in `core.scoring_settings.Reward`.
-Imports no torch: `--help` and checks stay quick.
+To add a reward, write a function in a new file, add an entry to `REWARDS`, and add the name to
+`core.scoring_settings.Reward`. This module does not import torch, so that `--help` and checks stay fast.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,8 +18,13 @@ from scoring.batch import Batch
 
 @dataclass(frozen=True)
 class Reward:
-    """A reward: a function that scores each list of a batch, the `scoring` settings that it reads, and the label that
-    every turn needs, `relevant` or `answers`."""
+    """A reward.
+
+    Args:
+        scores: function from a batch to one score per document list.
+        settings: names of the `scoring` settings that it reads.
+        needs: label that every turn must have: `relevant`, `answers` or None.
+    """
 
     scores: Callable[[Batch], list[Score]]
     settings: tuple[str, ...] = ()
@@ -40,24 +45,24 @@ REWARDS: dict[str, Reward] = {
 
 
 def scoring_of(name: str) -> dict[str, str]:
-    """The `scoring` settings that a name stands for: `reward`, and after an `@` the `answer`."""
+    """Split a name such as `key_entropy@logged` into the `scoring` settings `reward` and, after `@`, `answer`."""
     reward, _, answer = name.partition("@")
     return {"reward": reward} | ({"answer": answer} if answer else {})
 
 
 def check_reward_name(flag: str, name: str, more: Sequence[str] = ()) -> None:
-    """Refuse a name that is neither a reward nor a GROGU reward with its answer, such as `key_entropy@logged`.
+    """Check that a name is a reward, or a GROGU reward with its answer such as `key_entropy@logged`.
 
     Raises:
-        InputError: names the flag, the value and the nearest reward.
+        InputError: the name is unknown; names the flag, the value and the closest reward.
     """
     reward, at, answer = name.partition("@")
-    known = [*REWARDS, *more]
-    if reward not in known:
-        raise InputError(f"`{flag} {name}`: {nearest(reward, known)}")
+    names = [*REWARDS, *more]
+    if reward not in names:
+        raise InputError(f"`{flag} {name}`: {nearest(reward, names)}")
     if at and (reward not in grogu.REWARDS or answer not in ("generated", "logged")):
         raise InputError(
-            f"`{flag} {name}`: after `@`, a GROGU reward ({', '.join(grogu.REWARDS)}) takes `generated` or `logged`."
+            f"`{flag} {name}`: only GROGU rewards ({', '.join(grogu.REWARDS)}) take `@generated` or `@logged`."
         )
 
 
@@ -67,7 +72,7 @@ def needs_seper(rewards: Sequence[str]) -> bool:
 
 
 def component_rewards(rule: ScoringSettings) -> list[str]:
-    """The rewards that a setting computes: one, or those that `weighted` adds up.
+    """The rewards to compute: the configured one, or those that `weighted` sums.
 
     Raises:
         InputError: `weighted` has no weights, or a name is not a reward.
@@ -83,21 +88,21 @@ def component_rewards(rule: ScoringSettings) -> list[str]:
 
 
 def relevant_settings(rule: ScoringSettings) -> dict[str, Any]:
-    """The `scoring` settings that decide these rewards' values: options of other rewards may change freely."""
+    """The `scoring` settings that affect the values of the configured reward; others may change on resume."""
     names = {"reward", "question", *(option for name in component_rewards(rule) for option in REWARDS[name].settings)}
     names |= {"weights"} if rule.reward == "weighted" else set()
     return {name: getattr(rule, name) for name in sorted(names)}
 
 
 def has_label(turn: Turn, label: str | None) -> bool:
-    """Whether a turn names a relevant document (grade 1 or above), or an answer with a word in it."""
+    """Whether a turn has the label: a document with grade 1 or higher, or an answer that is not blank."""
     if label == "relevant":
         return any(grade >= 1 for grade in turn.relevant.values())
     return label is None or any(answer.strip() for answer in turn.answers)
 
 
 def reward_label(rule: ScoringSettings) -> str:
-    """The name of the reward in tables: `key_entropy`, or `key_entropy@logged` where the logged reply is scored."""
+    """The name of the reward in tables: `key_entropy`, or `key_entropy@logged` if logged replies are scored."""
     logged = rule.answer == "logged" and set(component_rewards(rule)) & {*grogu.REWARDS}
     return f"{rule.reward}@logged" if logged else rule.reward
 
@@ -108,15 +113,15 @@ def has_reward(turn: Turn, rule: ScoringSettings) -> bool:
 
 
 def check_labels(turns: Sequence[Turn], rule: ScoringSettings, where: str) -> None:
-    """Make sure, before anything is computed, that every turn has the labels of the reward.
+    """Check that every turn has the labels of the reward.
 
     Raises:
-        InputError: names the reward, the field and in how many turns it is missing.
+        InputError: turns lack a label; names the reward, the field and the number of turns.
     """
     for name in component_rewards(rule):
         label = REWARDS[name].needs
         if missing := sum(not has_label(turn, label) for turn in turns):
             raise InputError(
-                f"the reward `{name}` needs `{label}` in every turn; {missing} of {len(turns)} turns of {where} have "
-                f"none. `key_entropy` needs no label."
+                f"the reward `{name}` needs `{label}` in every turn; {missing} of {len(turns)} turns of {where} lack "
+                f"it. `key_entropy` needs no label."
             )

@@ -1,6 +1,6 @@
-"""Score a file of items: what `scoring.utility` does once its flags are checked.
+"""Score a file of items, for the command `scoring.utility`.
 
-An interrupted run leaves `<output>.part`, the items that are scored, and `<output>.part.json`, the settings.
+An interrupted run leaves the scored items in `<output>.part` and its settings in `<output>.part.json`.
 """
 
 import json
@@ -21,15 +21,15 @@ from scoring.items import parse_item, read_items
 from scoring.registry import needs_seper
 from scoring.score_items import needs_generator, score_items
 
-GENERATOR_FLAGS = ("model", "adapter", "dtype", "max_new_tokens", "seed")  # that decide the results
-BATCH_SIZE = 16  # items that are scored and saved together
+GENERATOR_FLAGS = ("model", "adapter", "dtype", "max_new_tokens", "seed")  # flags that affect the results
+BATCH_SIZE = 16  # items scored and saved together
 
 
 def score_file(flags: UtilityFlags) -> None:
-    """Score the items of a file. An interrupted run leaves `<output>.part`, and `--resume` continues it.
+    """Score the items of a file. `--resume` continues an interrupted run from `<output>.part`.
 
     Raises:
-        InputError: an item is not usable, or the output cannot be written or resumed.
+        InputError: an item is invalid, or the output cannot be written or resumed.
     """
     if flags.output.is_dir():
         raise InputError(f"--output {flags.output}: is a folder; name a file in it.")
@@ -45,14 +45,14 @@ def score_file(flags: UtilityFlags) -> None:
             f"another process is writing {flags.output}; wait for it, or name another `--output`."
         ) from error
     values = [item[flags.reward][flags.model] for item in scored]
-    known = [value for value in values if value is not None]
-    mean = f", mean {flags.reward} {sum(known) / len(known):.4f}" if known else ""
-    log.info("utility: %d items, %d without a value%s -> %s", len(scored), len(scored) - len(known), mean,
+    present = [value for value in values if value is not None]
+    mean = f", mean {flags.reward} {sum(present) / len(present):.4f}" if present else ""
+    log.info("utility: %d items, %d without a value%s -> %s", len(scored), len(scored) - len(present), mean,
              flags.output)  # fmt: skip
 
 
 def score_locked(flags: UtilityFlags, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Write the scored items to the output, which no other process writes."""
+    """Score the items and write the output, while holding its lock."""
     options = {field.name: getattr(flags, field.name) for field in fields(RewardSettings)}
     settings = options | {name: getattr(flags, name) for name in GENERATOR_FLAGS} | {"input": sha256(flags.input)}
     part = flags.output.with_name(f"{flags.output.name}.part")
@@ -69,7 +69,7 @@ def score_locked(flags: UtilityFlags, items: list[dict[str, Any]]) -> list[dict[
             finished = len(scored) - number * BATCH_SIZE
             if finished >= len(batch):
                 continue
-            # The whole batch, so that an interrupted run gives the same digits.
+            # Score the whole batch again: a smaller batch could change the last digits.
             results = score_items(
                 batch, lm=lm, name=flags.model, max_new_tokens=flags.max_new_tokens, batch_tokens=flags.batch_tokens,
                 seed=flags.seed, **options,
@@ -90,20 +90,20 @@ def score_locked(flags: UtilityFlags, items: list[dict[str, Any]]) -> list[dict[
 
 
 def read_part(part: Path, settings_file: Path, settings: dict[str, Any], resume: bool) -> list[dict[str, Any]]:
-    """The items that an interrupted run has scored; none where there was none. A partial last line is removed.
+    """Read the items that an interrupted run has scored, if any. Removes a partial last line.
 
     Raises:
-        InputError: there are items and `resume` is false, the settings were different, or a file is damaged.
+        InputError: there are items but `resume` is false, their settings were different, or a file is damaged.
     """
     if not part.exists() or part.stat().st_size == 0:
         return []
     if not resume:
-        raise InputError(f"{part} has items of an interrupted run; continue it with `--resume`, or remove it.")
+        raise InputError(f"{part} has items of an interrupted run; continue with `--resume`, or remove it.")
     try:
         before = read_json(settings_file)
     except (InputError, OSError) as error:
         raise InputError(
-            f"{settings_file}, which has the settings of {part}, is missing or damaged; remove {part} to start again."
+            f"{settings_file}, the settings of {part}, is missing or damaged; remove {part} to start again."
         ) from error
     for name, value in settings.items():
         if before.get(name) != value:
@@ -119,7 +119,7 @@ def read_part(part: Path, settings_file: Path, settings: dict[str, Any], resume:
 
 
 def load_generator(flags: UtilityFlags, items: list[dict[str, Any]]) -> LanguageModel | None:
-    """The generator; None where no item needs it."""
+    """Load the generator; None if no item needs it."""
     parsed = [parse_item(item, "item", flags.reward) for item in items]
     if not any(needs_generator(item, flags.reward, flags.model) for item in parsed):
         return None

@@ -5,7 +5,7 @@
 
     score_item(item, "key_entropy", load_language_model("Qwen/Qwen2.5-1.5B-Instruct"))
 
-The head of `scoring.utility` lists the fields of an item.
+The docstring of `scoring.utility` lists the fields of an item.
 """
 
 from collections.abc import Sequence
@@ -45,16 +45,16 @@ def score_items(
     Args:
         items: JSON objects; they are not changed.
         reward: as `core.settings.RewardSettings.reward`.
-        lm: the generator; None where UDCG finds every `no_res_prob` in the items, and for `reciprocal_rank`.
-        name: key of the results; the model's name when not given.
-        max_new_tokens: longest answer.
+        lm: the generator; may be None for `reciprocal_rank`, and for `udcg` if every passage has its `no_res_prob`.
+        name: key of the results; by default the model's name.
+        max_new_tokens: maximum tokens of an answer.
         batch_tokens: tokens per batch.
-        seed: of the answers that Delta-SePer samples.
+        seed: seed of the answers that Delta-SePer samples.
         options: other fields of `core.settings.RewardSettings`.
 
     Returns:
-        The items with `<reward>: {name: value}`. Where there is no value: None, and the reason in
-        `errors: {<reward>: {name: reason}}`.
+        The items with `<reward>: {name: value}`. The value is None if it cannot be computed; then
+        `errors: {<reward>: {name: reason}}` gives the reason.
 
     Raises:
         InputError: an item lacks a field that the reward needs, or a reward or option is unknown or out of range.
@@ -82,14 +82,14 @@ def score_items(
 
 
 def needs_generator(item: Item, reward: str, model: str) -> bool:
-    """Whether a reward of an item needs the model; UDCG does not where the item has all the model's probabilities."""
+    """Whether the reward of an item needs the model. UDCG does not if the item has all abstention probabilities."""
     return reward != "reciprocal_rank" and bool(item.passages) and not (reward == "udcg" and item.abstentions(model))
 
 
 def with_score(item: dict[str, Any], reward: str, name: str, score: Score) -> dict[str, Any]:
-    """An item with the value of a reward, or the reason why there is none, and the numbers behind the value.
+    """Add the value of a reward, or the error, and the statistics behind it to an item.
 
-    The reason of an earlier run is replaced or removed.
+    Replaces or removes the error of an earlier run.
     """
     reasons = {key: reason for key, reason in item.get("errors", {}).get(reward, {}).items() if key != name}
     if score.error:
@@ -110,12 +110,12 @@ def with_score(item: dict[str, Any], reward: str, name: str, score: Score) -> di
 
 
 def with_model_info(record: dict[str, Any], name: str, info: dict[str, Any]) -> dict[str, Any]:
-    """An item or a passage with results of a model added to its `models_info`."""
+    """Add results of a model to the `models_info` of an item or a passage."""
     return record | {"models_info": record.get("models_info", {}) | {name: info}}
 
 
 def token_record(score: Score) -> dict[str, Any]:
-    """The answer, and of each token its text, entropies and log-probabilities in nats, and whether it is key."""
+    """The answer and, for each token, its text, entropies and log-probabilities in nats, and whether it is key."""
     stats = score.stats
     rows = zip(stats.tokens, stats.h0, stats.hd, stats.logp0, stats.logpd, strict=True) if stats else ()
     tokens = [

@@ -1,4 +1,4 @@
-"""Computing rewards of document lists, and loading the models that they need."""
+"""Compute rewards of document lists, and load the models that they need."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,10 +25,10 @@ class Scorer:
     """Computes rewards of document lists.
 
     Args:
-        generator: None when no reward needs one (`reciprocal_rank`).
+        generator: the generator; None if no reward needs one (`reciprocal_rank`).
         rule: the `scoring` settings.
-        entailment: the judge of Delta-SePer.
-        seed: of the answers that Delta-SePer samples.
+        entailment: the entailment classifier of Delta-SePer.
+        seed: seed of the answers that Delta-SePer samples.
     """
 
     generator: Generator | None
@@ -38,14 +38,14 @@ class Scorer:
     _samples: dict[GenerationInput, tuple[list[SampledAnswer], int]] = field(init=False, default_factory=dict)
 
     def scores(self, items: Sequence[RewardInput], names: Sequence[str]) -> list[dict[str, Score]]:
-        """The rewards of document lists.
+        """Compute rewards of document lists.
 
         Args:
-            items: duplicates share their passes.
-            names: of `REWARDS`.
+            items: document lists; duplicates are computed once.
+            names: rewards, keys of `REWARDS`.
 
         Returns:
-            For each item, name -> score; without a value, but with the reason, where there is none.
+            For each item, name -> score. A score without a value has an `error`.
         """
         errors = self._input_errors([item.generation_input for item in items])
         batch = Batch([item for item, error in zip(items, errors, strict=True) if not error], self)
@@ -56,28 +56,28 @@ class Scorer:
         ]
 
     def samples(self, inputs: Sequence[GenerationInput]) -> dict[GenerationInput, tuple[list[SampledAnswer], int]]:
-        """Sampled answers to each input, and how many of its documents did not fit; each input is sampled once."""
-        new = [each for each in dict.fromkeys(inputs) if each not in self._samples]
+        """Sample answers to each input once; also give the number of documents that did not fit the context."""
+        new = [item for item in dict.fromkeys(inputs) if item not in self._samples]
         if new:
             sampled = self.generator.samples(new, self.rule.samples, self.rule.sample_tokens, self.seed)
             self._samples |= zip(new, sampled, strict=True)
         return self._samples
 
     def _input_errors(self, inputs: Sequence[GenerationInput]) -> list[str]:
-        """Why each list cannot be scored; empty where it can."""
+        """The reason why each list cannot be scored; empty if it can."""
         too_long: set[GenerationInput] = set()
         if self.generator is not None:
             room, context = self.generator.max_new_tokens, self.generator.lm.context
-            prompts = self.generator.prompts([each.without_documents for each in inputs], room)
-            too_long = {each for each, (ids, _) in prompts.items() if len(ids) + room > context}
+            prompts = self.generator.prompts([item.without_documents for item in inputs], room)
+            too_long = {item for item, (ids, _) in prompts.items() if len(ids) + room > context}
         return [
-            NO_DOCUMENTS if not each.documents else QUESTION_TOO_LONG if each.without_documents in too_long else ""
-            for each in inputs
+            NO_DOCUMENTS if not item.documents else QUESTION_TOO_LONG if item.without_documents in too_long else ""
+            for item in inputs
         ]
 
 
 def finite(score: Score) -> Score:
-    """The score, or the reason why there is none where its value is infinite or not a number."""
+    """Replace a value that is infinite or not a number by an error."""
     is_finite = score.value is None or isfinite(score.value)
     return score if is_finite else replace(score, value=None, error=NOT_FINITE, no_res=())
 
@@ -90,18 +90,18 @@ def build_scorer(
     seed: int,
     lm: LanguageModel | None = None,
 ) -> Scorer:
-    """A scorer for some rewards, with the models that they need.
+    """Build a scorer and load the models that the rewards need.
 
     Args:
         model: the generator.
         scoring: options of the rewards.
         options: limits on the outputs and batches of the generator.
-        rewards: names.
-        seed: of sampled answers.
-        lm: the generator where it is loaded already.
+        rewards: names of rewards.
+        seed: seed of sampled answers.
+        lm: the generator, if it is already loaded.
 
     Raises:
-        InputError: an output is as long as the generator's context, or a model cannot be loaded.
+        InputError: `max_new_tokens` leaves no room for a prompt in the context, or a model cannot be loaded.
     """
     generator = entailment = None
     if set(rewards) - {"reciprocal_rank"}:
@@ -115,15 +115,15 @@ def build_scorer(
 
 
 def check_scoring(turns: Sequence[Turn], scoring: ScoringSettings, generator: str) -> None:
-    """Make sure, before anything is computed, that turns have the labels of the reward and its models can be read.
+    """Check that turns have the labels of the reward and that its models can be read.
 
     Args:
         turns: the training turns.
         scoring: the reward.
-        generator: name of the model.
+        generator: name of the generator.
 
     Raises:
-        InputError: names the field that turns lack, or the model that cannot be read.
+        InputError: turns lack a label, or a model cannot be read; names the field or the model.
     """
     check_labels(turns, scoring, "`data.train`")
     check_model("generator.model", model_folder(generator))
@@ -132,10 +132,10 @@ def check_scoring(turns: Sequence[Turn], scoring: ScoringSettings, generator: st
 
 
 def check_model(key: str, name: str, hint: str = "") -> None:
-    """Make sure that the configuration of a model can be read.
+    """Check that the configuration of a model can be read.
 
     Raises:
-        InputError: it cannot; names the setting `key`, the model, the cause and a `hint`.
+        InputError: it cannot be read; names the setting `key`, the model, the cause and the `hint`.
     """
     try:
         AutoConfig.from_pretrained(name, trust_remote_code=False)

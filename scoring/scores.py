@@ -18,7 +18,7 @@ from scoring.combine import combine
 from scoring.registry import check_labels, component_rewards, needs_seper, relevant_settings
 from scoring.scorer import Scorer, build_scorer
 
-BATCH_SIZE = 8  # turns whose document lists are scored, and saved, together
+BATCH_SIZE = 8  # turns whose document lists are scored and saved together
 
 
 def make_scores(
@@ -31,15 +31,15 @@ def make_scores(
     generator: GeneratorSettings,
     model: ModelSpec,
 ) -> Stage:
-    """Complete the stage.
+    """Run the stage.
 
     Args:
-        run: the run.
-        name: of the stage.
-        rankings: the complete stage before.
+        run: settings of the run.
+        name: name of the stage.
+        rankings: the completed rankings stage.
         turns: the training turns, whose conversations the generator reads.
         collections: data set -> its collection.
-        scoring: the reward.
+        scoring: settings of the reward.
         generator: limits of the generator; `model` and `adapter` are ignored.
         model: the generator.
 
@@ -70,9 +70,9 @@ def score_records(
     turns: Mapping[str, Turn],
     collections: Mapping[str, Collection],
 ) -> list[TurnRecord]:
-    """Records with `lists`, and with `list_id` and `score` or `error` of each candidate.
+    """Add `lists` to records, and `list_id` with `score` or `error` to each candidate.
 
-    Candidates that ask the same of the same documents share a score.
+    Candidates with the same documents and the same question to the generator share a score.
     """
     scoring = scorer.rule
     keys = [[list_key(candidate, scoring.question, rewards) for candidate in record.candidates] for record in records]
@@ -97,15 +97,15 @@ def score_records(
 
 
 def list_key(candidate: Candidate, question: str, rewards: list[str]) -> tuple:
-    """What decides a candidate's score within its turn: documents, the question to the generator where it is the
-    rewrite, and the retriever's scores where the reward reads them."""
+    """The key under which candidates of a turn share a score: documents, the rewrite if the generator is asked it, and
+    the retriever's scores if the reward reads them."""
     hits = candidate.documents
     documents = hits if "answer_logprob" in rewards else tuple(hit.doc for hit in hits)
     return documents, candidate.text if question == "rewrite" else ""
 
 
 def reward_input_of(turn: Turn, candidate: Candidate, question: str, collection: Collection) -> RewardInput:
-    """The documents of a candidate as input of the rewards."""
+    """The documents of a candidate as input to the rewards."""
     history, text = ((), candidate.text) if question == "rewrite" else (turn.history, turn.question)
     documents = [hit.doc for hit in candidate.documents]
     return RewardInput(
@@ -118,7 +118,7 @@ def reward_input_of(turn: Turn, candidate: Candidate, question: str, collection:
 
 
 def summarize(records: Iterable[TurnRecord]) -> dict[str, Any]:
-    """Totals. A turn has failed when none of its document lists has a score."""
+    """Count lists, errors and answers. A turn has failed if none of its document lists has a score."""
     counts: Counter = Counter()
     reasons: Counter = Counter()
     for record in records:

@@ -1,4 +1,4 @@
-"""SePer: how much of the generator's belief lies on the reference answer; Delta-SePer: what the documents add to it.
+"""SePer: the generator's belief in the reference answer. Delta-SePer: the change in SePer that the documents bring.
 
 Source: "SePer: Measure Retrieval Utility Through The Lens Of Semantic Perplexity Reduction", ICLR 2025, and its
 published code. Needs reference answers, and an entailment model (`scoring.entailment`).
@@ -15,14 +15,14 @@ from scoring.batch import NO_DOCUMENT_FITS, NO_REFERENCES, Batch
 
 @dataclass(frozen=True)
 class NliResult:
-    """The likeliest of `contradiction`, `neutral` and `entailment`, and the probability of entailment."""
+    """The most likely of `contradiction`, `neutral` and `entailment`, and the probability of entailment."""
 
     label: str
     entails: float
 
 
 class Entailment(Protocol):
-    """A judge of (premise, hypothesis) pairs."""
+    """A classifier of (premise, hypothesis) pairs."""
 
     def judge(self, pairs: Sequence[tuple[str, str]]) -> list[NliResult]: ...
 
@@ -48,16 +48,16 @@ def soft(
     Args:
         answers: N samples.
         references: at least one.
-        question: put before every text that is judged.
-        entailment: the judge.
+        question: prefix of every text that is compared.
+        entailment: the entailment classifier.
         kernel: `bidirectional_max`: the larger of P(answer entails reference) and P(reference entails answer);
-            `response_entails`: the first alone.
-        aggregate: over several references: `max` (published code) or `mean` (the paper's equation 10).
+            `response_entails`: P(answer entails reference) alone.
+        aggregate: how several references are combined: `max` (published code) or `mean` (the paper's equation 10).
 
     Returns:
         From 0 to 1.
     """
-    pairs = [(f"{question} {answer.text}", f"{question} {each}") for answer in answers for each in references]
+    pairs = [(f"{question} {answer.text}", f"{question} {text}") for answer in answers for text in references]
     kernels = [
         forth.entails if kernel == "response_entails" else max(forth.entails, back.entails)
         for forth, back in judge_both_ways(pairs, entailment)
@@ -76,16 +76,17 @@ def hard(
     aggregate: str = "max",
     loose: bool = False,
 ) -> float:
-    """`SePer_H`: the belief on those clusters of answers that mean the same as a reference.
+    """`SePer_H`: the belief in those clusters of answers that mean the same as a reference.
 
     Args:
         answers: N samples.
         references: at least one.
-        question: put before every text that is judged.
-        entailment: the judge.
-        aggregate: over several references: `max` counts a cluster that matches any, `mean` the share that it matches.
-        loose: how answers are clustered (`same`); a cluster and a reference are always compared by the loose rule, as
-            published.
+        question: prefix of every text that is compared.
+        entailment: the entailment classifier.
+        aggregate: how several references are combined: `max` counts a cluster that matches any of them, `mean`
+            weights it by the share of references that it matches.
+        loose: rule for clustering answers, see `same`. A cluster is always compared with a reference by the loose
+            rule, as in the published code.
 
     Returns:
         From 0 to 1.
@@ -100,13 +101,13 @@ def hard(
 
 
 def judge_both_ways(pairs: Sequence[tuple[str, str]], entailment: Entailment) -> list[tuple[NliResult, NliResult]]:
-    """For each pair (a, b): whether a entails b, and b entails a."""
-    verdicts = entailment.judge([each for a, b in pairs for each in ((a, b), (b, a))])
+    """For each pair (a, b), the results for "a entails b" and "b entails a"."""
+    verdicts = entailment.judge([pair for a, b in pairs for pair in ((a, b), (b, a))])
     return list(zip(verdicts[::2], verdicts[1::2], strict=True))
 
 
 def clusters(texts: Sequence[str], entailment: Entailment, loose: bool = False) -> list[list[int]]:
-    """Positions of the texts grouped by meaning: the first that is not in a group opens one, and takes all like it."""
+    """Positions of the texts, grouped by meaning: the first ungrouped text starts a group and takes all like it."""
     verdicts = iter(entailment.judge([(a, b) for a in texts for b in texts]))
     table = [[next(verdicts) for _ in texts] for _ in texts]
     remaining, groups = list(range(len(texts))), []
@@ -118,7 +119,8 @@ def clusters(texts: Sequence[str], entailment: Entailment, loose: bool = False) 
 
 
 def same(forth: NliResult, back: NliResult, loose: bool) -> bool:
-    """Whether two texts mean the same: each entails the other; loosely: no contradiction, and not both neutral."""
+    """Whether two texts mean the same: each entails the other or, if loose, neither contradicts the other and at least
+    one direction is not neutral."""
     labels = (forth.label, back.label)
     if loose:
         return "contradiction" not in labels and labels != ("neutral", "neutral")
@@ -130,20 +132,20 @@ def aggregate_values(values: Sequence[float], aggregate: str) -> float:
 
 
 def soft_scores(batch: Batch) -> list[Score]:
-    """Delta-SePer by `soft` of each list."""
+    """Delta-SePer of each list, computed with `soft`."""
     return delta_scores(batch, soft, kernel=batch.scorer.rule.kernel)
 
 
 def hard_scores(batch: Batch) -> list[Score]:
-    """Delta-SePer by `hard` of each list."""
+    """Delta-SePer of each list, computed with `hard`."""
     return delta_scores(batch, hard, loose=batch.scorer.rule.clusters == "loose")
 
 
 def delta_scores(batch: Batch, measure: Callable[..., float], **options) -> list[Score]:
-    """The belief on the references with documents, less that without them."""
+    """SePer with documents minus SePer without them, for each list."""
     scorer = batch.scorer
     inputs = [item.generation_input for item in batch.items if item.answers]
-    samples = scorer.samples([each for grounded in inputs for each in (grounded, grounded.without_documents)])
+    samples = scorer.samples([item for grounded in inputs for item in (grounded, grounded.without_documents)])
     results = []
     for item in batch.items:
         if not item.answers:

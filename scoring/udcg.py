@@ -1,4 +1,4 @@
-"""UDCG: relevant passages that help, less distracting ones that mislead.
+"""UDCG: how much the relevant passages of a list help, less how much the distracting ones mislead.
 
 Source: "Redefining Retrieval Evaluation in the Era of LLMs", arXiv 2510.21440, and its published code. Needs relevance
 labels.
@@ -32,12 +32,11 @@ def udcg(
 
     Args:
         no_res: probability that the generator abstains, given each passage alone, in [0, 1].
-        relevant: whether each passage holds the answer.
+        relevant: whether each passage contains the answer.
         relevant_weight: weight of relevant passages.
-        irrelevant_weight: weight of the others; the published code's default, which its published values need to the
-            last digit, is -0.333 and not -1/3.
-        normalise: `all` divides by the number of passages, as the published code; `per_class` adds the mean over the
-            relevant and the mean over the others, as its readme says.
+        irrelevant_weight: weight of the other passages. The default -0.333, not -1/3, reproduces the published code.
+        normalise: `all` divides by the number of passages, as the published code does; `per_class` adds the mean over
+            relevant passages and the mean over the others, as its readme says.
 
     Returns:
         From 0.417 to 0.731 with the default weights.
@@ -55,40 +54,40 @@ def udcg(
         total = sum(math.fsum(part) / len(part) for part in parts.values() if part)
     else:
         total = math.fsum(parts[True] + parts[False]) / len(no_res)
-    return 1 / (1 + math.exp(min(-total, 700)))  # exp of more overflows
+    return 1 / (1 + math.exp(min(-total, 700)))  # exp overflows above 709
 
 
 def abstention_probabilities(
     generator: Generator, inputs: Sequence[GenerationInput], abstention: str = "first_token"
 ) -> list[float | None]:
-    """How likely the generator is to abstain from each input, which holds one passage.
+    """Compute the probability that the generator abstains, for each input.
 
     Args:
-        generator: the model.
-        inputs: a question with one passage each; duplicates are read once.
+        generator: the generator.
+        inputs: questions with one passage each; duplicates are computed once.
         abstention: `first_token`: the probability of the first token of "NO-RESPONSE", as in the published code;
-            `sequence`: of all of them.
+            `sequence`: the probability of all its tokens.
 
     Returns:
-        Probabilities from 0 to 1, in order; None where the passage does not fit the context.
+        Probabilities from 0 to 1, in order; None if the passage does not fit the context.
     """
     refusal = generator.reply_ids(REFUSAL)
     if abstention == "first_token":
         refusal = refusal[:1]
-    outputs = generator.score([(each, refusal) for each in inputs], len(refusal), ABSTAIN)
+    outputs = generator.score([(item, refusal) for item in inputs], len(refusal), ABSTAIN)
     return [None if output is None else math.exp(math.fsum(output.logprobs)) for output in outputs]
 
 
 def score_of(no_res: Sequence[float], relevant: Sequence[bool], rule: RewardSettings) -> Score:
-    """The score record of one passage list."""
+    """Score one passage list from its abstention probabilities."""
     value = udcg(no_res, relevant, rule.relevant_weight, rule.irrelevant_weight, rule.normalise)
     return Score(value, no_res=tuple(no_res))
 
 
 def scores(batch: Batch) -> list[Score]:
-    """The reward of each list."""
+    """UDCG of each list."""
     rule = batch.scorer.rule
-    single = [each for item in batch.items for each in item.generation_input.single_documents]
+    single = [passage for item in batch.items for passage in item.generation_input.single_documents]
     probabilities = iter(abstention_probabilities(batch.scorer.generator, single, rule.abstention))
     results = []
     for item in batch.items:

@@ -1,5 +1,5 @@
-"""The document lists that `scoring.validity` compares: with a relevant document and without, random and retrieved
-distractors."""
+"""Build the document lists that `scoring.validity` compares: with and without a relevant document, and with random or
+retrieved distractors."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ from scoring.items import parse_item
 def gold_and_without(
     relevant: set[str], hits: Sequence[str], k: int, rng: random.Random
 ) -> tuple[list[str], list[str]]:
-    """A list of k documents with one gold document, and one without, the same retrieved ones in both.
+    """Build two lists of k documents from the same retrieved documents, one with and one without a gold document.
 
     Args:
         relevant: ids of the gold documents.
-        hits: retrieved ids in rank order, at least one of them not relevant.
-        k: length of the lists; they are shorter where fewer of `hits` are not relevant.
-        rng: decides the gold document and its place.
+        hits: retrieved ids in rank order; at least one is not relevant.
+        k: length of the lists; they are shorter if `hits` has fewer documents that are not relevant.
+        rng: draws the gold document and its position.
     """
     others = [doc for doc in hits if doc not in relevant][:k]
     k = len(others)
@@ -36,14 +36,20 @@ def gold_and_without(
 def build_cases(
     turns: Sequence[Turn], collections: Mapping[str, Collection], settings: Settings, seed: int
 ) -> list[ValidityCase]:
-    """For each turn with a gold document: `gold` and `without`, and one gold document with 4 `random` and with 4
-    `retrieved` ones. Documents are retrieved with the turn's `rewrite`, or its question where it has none."""
+    """Build four lists for each turn with a gold document.
+
+    `gold` has one gold document among retrieved ones and `without` has none; `random` and `retrieved` have one gold
+    document and 4 distractors of that kind. The query is the turn's `rewrite`, or its question if it has no rewrite.
+
+    Raises:
+        InputError: no turn has a relevant document in the collection, or the collection has no other document.
+    """
     rng = random.Random(seed)
     judged = [
         turn for turn in turns if any(g >= 1 and d in collections[turn.dataset] for d, g in turn.relevant.items())
     ]
     if not judged:
-        raise InputError("no turn has a `relevant` document that is in the collection.")
+        raise InputError("no turn has a `relevant` document in the collection.")
     queries = [(turn.dataset, turn.rewrite or turn.question) for turn in judged]
     hits = PerDatasetRetriever(settings.retrieval, collections).search(queries, 50)
     cases = []
@@ -76,12 +82,16 @@ def build_cases(
         }
         cases.append(ValidityCase(turn.id, inputs))
     if not cases:
-        raise InputError("the collection has no document other than the relevant ones of a turn.")
+        raise InputError("the collection has no documents other than the relevant ones of a turn.")
     return cases
 
 
 def cases_of_items(items: Sequence[dict[str, Any]], seed: int) -> list[ValidityCase]:
-    """For each item with passages of both kinds: `gold` has a relevant one among others, `without` others alone."""
+    """Build two lists for each item with both kinds of passages: `gold` has one relevant passage, `without` none.
+
+    Raises:
+        InputError: no item has both a relevant passage and another one.
+    """
     rng, cases = random.Random(seed), []
     for number, item in enumerate(items):
         gold = [passage for passage in item["passages"] if passage["is_relevant"]]
@@ -95,17 +105,18 @@ def cases_of_items(items: Sequence[dict[str, Any]], seed: int) -> list[ValidityC
             }
             cases.append(ValidityCase(f"{number} {item.get('example_id', '')}".strip(), inputs))
     if not cases:
-        raise InputError("no item has both a passage with `is_relevant` true and one with false.")
+        raise InputError("no item has both a passage with `is_relevant` true and a passage with `is_relevant` false.")
     if len(cases) < len(items):
-        log.warning("%d of %d items are left out: not both kinds of passages", len(items) - len(cases), len(items))
+        skipped = len(items) - len(cases)
+        log.warning("skipped %d of %d items: all their passages are relevant, or none is", skipped, len(items))
     return cases
 
 
 def labelled_turns(settings: Settings, limit: int | None) -> tuple[list[Turn], dict[str, Collection]]:
-    """Turns with labels, training turns if they have them, and the collections.
+    """The labelled training turns, or else the labelled test turns, and the collections.
 
     Raises:
-        InputError: no turn names a relevant document.
+        InputError: no turn has relevant documents.
     """
     sources = data_sources(settings.data, settings.run.path)
     for split in SPLITS:

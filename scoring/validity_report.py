@@ -1,4 +1,4 @@
-"""Scoring the document lists of `scoring.validity`: win rates, tau-b, the table and the plot."""
+"""Score the document lists of `scoring.validity`, and write win rates and tau-b as table and plot."""
 
 import io
 import math
@@ -29,19 +29,19 @@ from scoring.registry import REWARDS, needs_seper
 from scoring.scorer import Scorer, build_scorer
 from scoring.validity_cases import build_cases, cases_of_items, labelled_turns
 
-BATCH_SIZE = 32  # cases whose lists are scored together
+BATCH_SIZE = 32  # cases scored together
 GOLD, NOISE = "gold over without", "random over retrieved"
 
 
 def check_generator(flags: ValidityFlags, words: Sequence[str]) -> None:
-    """Score the lists, write the files, print the table.
+    """Score the lists, write the files and print the table.
 
     Args:
-        flags: of the command.
-        words: flags of settings.
+        flags: flags of `scoring.validity`.
+        words: command-line words that override settings.
 
     Raises:
-        InputError: an input is not usable, or a reward needs answers that are missing.
+        InputError: an input is invalid, or a reward needs answers that are missing.
     """
     if flags.input:
         items = read_items(flags.input, "validity")[: flags.limit]
@@ -59,9 +59,9 @@ def check_generator(flags: ValidityFlags, words: Sequence[str]) -> None:
     if flags.entailment:
         rule = replace(rule, entailment=flags.entailment)
     names = rewards_to_check(flags.rewards, cases)
-    # `key_entropy` makes the answers where no reward that is checked does.
+    # `key_entropy` generates the answers if none of the checked rewards does.
     scorer = build_scorer(model, rule, generator, [*names, "key_entropy"], flags.seed)
-    report = {"model": model.name, "settings": asdict(rule)} | figures(cases, scorer, names)
+    report = {"model": model.name, "settings": asdict(rule)} | validity_results(cases, scorer, names)
     table = table_of(report)
     write_json(flags.output / "validity.json", report)
     write_atomic(flags.output / "validity.md", table)
@@ -70,10 +70,10 @@ def check_generator(flags: ValidityFlags, words: Sequence[str]) -> None:
 
 
 def rewards_to_check(requested: Sequence[str], cases: Sequence[ValidityCase]) -> list[str]:
-    """The rewards of `--rewards`, or all but those of Delta-SePer for which the cases have labels.
+    """The rewards of `--rewards`; by default all except Delta-SePer whose labels the cases have.
 
     Raises:
-        InputError: a reward is asked for and needs answers that are missing.
+        InputError: a reward of `--rewards` needs answers that are missing.
     """
     lists = [item for case in cases for item in case.lists.values()]
     without_answers = sum(not all(item.answers for item in case.lists.values()) for case in cases)
@@ -87,7 +87,7 @@ def rewards_to_check(requested: Sequence[str], cases: Sequence[ValidityCase]) ->
         )
     if unusable:
         log.warning(
-            "%s left out: %d of %d questions have no `answers`", ", ".join(unusable), without_answers, len(cases)
+            "skipped %s: %d of %d questions have no `answers`", ", ".join(unusable), without_answers, len(cases)
         )
     return [name for name in names if name not in unusable]
 
@@ -95,9 +95,12 @@ def rewards_to_check(requested: Sequence[str], cases: Sequence[ValidityCase]) ->
 def score_cases(
     cases: Sequence[ValidityCase], scorer: Scorer, names: Sequence[str]
 ) -> tuple[dict[str, list[float | None]], list[str], dict[str, float]]:
-    """The value of every list by each reward, the generator's answer from every list, and the seconds of each reward.
+    """Score every list with each reward.
 
-    A GROGU reward scores the generated answer, and `key_entropy@logged` the logged one.
+    A GROGU reward scores the generated answer, `key_entropy@logged` the logged one.
+
+    Returns:
+        Reward -> value of every list; the generator's answer for every list; reward -> seconds.
     """
     values: dict[str, list[float | None]] = {name: [] for name in names}
     answers: list[str] = []
@@ -121,27 +124,27 @@ def score_cases(
 
 
 def win_rate(pairs: Iterable[tuple[float | None, float | None]]) -> dict[str, Any]:
-    """How often the first value of a pair is higher than the second; ties count half.
+    """Compute how often the first value of a pair is higher than the second. Ties count half.
 
     Returns:
-        `rate`, `wins`, `losses`, `ties`, `without_value` and `p` of the two-sided sign test, ties left out.
+        `rate`, `wins`, `losses`, `ties`, `without_value`, and `p` of the two-sided sign test without ties.
     """
     pairs = list(pairs)
-    known = [pair for pair in pairs if None not in pair]
-    wins, losses = sum(a > b for a, b in known), sum(a < b for a, b in known)
-    ties = len(known) - wins - losses
+    decided = [pair for pair in pairs if None not in pair]
+    wins, losses = sum(a > b for a, b in decided), sum(a < b for a, b in decided)
+    ties = len(decided) - wins - losses
     return {
-        "rate": (wins + 0.5 * ties) / len(known) if known else None,
+        "rate": (wins + 0.5 * ties) / len(decided) if decided else None,
         "wins": wins,
         "losses": losses,
         "ties": ties,
-        "without_value": len(pairs) - len(known),
+        "without_value": len(pairs) - len(decided),
         "p": binomtest(wins, wins + losses).pvalue if wins + losses else 1.0,
     }
 
 
-def figures(cases: Sequence[ValidityCase], scorer: Scorer, names: Sequence[str]) -> dict[str, Any]:
-    """What `validity.json` contains."""
+def validity_results(cases: Sequence[ValidityCase], scorer: Scorer, names: Sequence[str]) -> dict[str, Any]:
+    """The content of `validity.json`, except model and settings."""
     values, answers, seconds = score_cases(cases, scorer, names)
     items = [item for case in cases for item in case.lists.values()]
     right = [
@@ -168,8 +171,8 @@ def figures(cases: Sequence[ValidityCase], scorer: Scorer, names: Sequence[str])
         }
     shares = {}
     for name in list_names:
-        known = [each for each in column(right, name) if each is not None]
-        shares[name] = sum(known) / max(1, len(known))
+        correct = [value for value in column(right, name) if value is not None]
+        shares[name] = sum(correct) / max(1, len(correct))
     return {
         "questions": len(cases),
         "lists": len(items),
@@ -180,7 +183,7 @@ def figures(cases: Sequence[ValidityCase], scorer: Scorer, names: Sequence[str])
 
 
 def table_of(report: dict[str, Any]) -> str:
-    """The figures in Markdown."""
+    """Format the results in Markdown."""
     header = ["reward", "gold list wins", "sign test p", "tau-b with right answers", NOISE, "ms per list"]
     rows = []
     for name, reward in report["rewards"].items():
@@ -196,9 +199,9 @@ def table_of(report: dict[str, Any]) -> str:
 
 
 def plot_of(report: dict[str, Any]) -> str:
-    """The win rates as bars, in SVG."""
+    """Plot the win rates as bars, in SVG."""
     rates = {name: reward[GOLD]["rate"] for name, reward in report["rewards"].items()}
-    names = [name.replace("$", r"\$") for name in rates]  # `$` would begin a formula
+    names = [name.replace("$", r"\$") for name in rates]  # `$` would start a formula
     figure = Figure(figsize=(7, 1 + 0.3 * len(rates)), layout="constrained")
     axes = figure.subplots()
     bars = axes.barh(names, [rate or 0.0 for rate in rates.values()])
@@ -207,6 +210,6 @@ def plot_of(report: dict[str, Any]) -> str:
     axes.set(xlim=(0, 1.1), title="Questions in which the list with the answer scores higher")
     axes.invert_yaxis()
     buffer = io.StringIO()
-    with rc_context({"svg.fonttype": "none"}):  # text stays text
+    with rc_context({"svg.fonttype": "none"}):  # keep text as text
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()

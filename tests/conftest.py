@@ -1,4 +1,4 @@
-"""Commands and settings, small random models made from config, and the real data beside the project where they are."""
+"""Helpers and fixtures: commands and settings, small random models, and real data if it exists beside the project."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from core.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"
-# The quickstart, small.
+# A small version of the quickstart.
 QUICK = [
     "--run.limit", "24", "--rewriter.n", "4", "--rewriter.max_new_tokens", "24", "--generator.max_new_tokens", "8",
     "--sft.num_train_epochs", "3", "--dpo.num_train_epochs", "2", "--dpo.save_steps", "2",
@@ -26,8 +26,8 @@ QUICK = [
 
 
 def finish(words: list[str], ok: bool = True, env: dict[str, str] | None = None) -> str:
-    """Run a command in the project's root to its end, and return its output. It must succeed, or with `ok=False` fail,
-    without a traceback."""
+    """Run a command in the project's root, and return its output. It must succeed or, with `ok=False`, fail without a
+    traceback."""
     words = [str(word) for word in words]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=400, env=env)
     output = done.stdout + done.stderr
@@ -36,12 +36,12 @@ def finish(words: list[str], ok: bool = True, env: dict[str, str] | None = None)
 
 
 def start(words: list[str], **options) -> subprocess.Popen:
-    """Start a command in the project's root; options are those of `Popen`."""
+    """Start a command in the project's root with options of `Popen`."""
     return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen, what: str) -> None:
-    """Return when the condition holds; fails when the process ends before."""
+    """Wait until the condition holds; fails if the process ends first."""
     deadline = time.monotonic() + 300
     while not condition():
         if process.poll() is not None or time.monotonic() > deadline:
@@ -51,7 +51,7 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen, what: s
 
 
 def call(main: Callable[[list[str]], None], *words, ok: bool = True) -> str:
-    """Run a command's `main` in this process, and return its output. It must succeed, or with `ok=False` fail with a
+    """Run a command's `main` in this process, and return its output. It must succeed or, with `ok=False`, fail with a
     message."""
     output, status = io.StringIO(), 0
     with redirect_stdout(output), redirect_stderr(output):
@@ -64,7 +64,7 @@ def call(main: Callable[[list[str]], None], *words, ok: bool = True) -> str:
 
 
 def settings_of(*flags) -> Settings:
-    """The settings of a command line; the run folder is `x` unless a flag names another."""
+    """The settings of a command line; the run folder defaults to `x`."""
     return read_settings("", ["--run.dir", "x", *map(str, flags)])
 
 
@@ -82,7 +82,7 @@ def write_lines(path: Path, records: Iterable[dict]) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def users_cache(tmp_path_factory):
-    """A cache for collections and indexes of the tests alone."""
+    """A separate cache of collections and indexes for the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -90,14 +90,14 @@ def users_cache(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """A run in this process may have taken all cores; two such test processes on two cores are several times slower
-    than with one thread each."""
+    """Reset the number of threads, which a run in this process may have raised: several test processes on two cores
+    are much faster with one thread each."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """The files that take longest first, so that no process of several is left with one of them at the end."""
+    """Run the slowest files first, so that parallel test processes finish at about the same time."""
     longest = (
         "test_faults", "test_processes", "test_run", "test_compare", "test_own_data_config", "test_tiny_model",
         "test_families", "test_evaluation", "test_training", "test_utility",
@@ -107,7 +107,7 @@ def pytest_collection_modifyitems(items) -> None:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Real data for tests; not part of the project."""
+    """The folder of real data for tests, which is not part of the project."""
     if not SHARED.is_dir():
         pytest.skip(f"real test data are not at {SHARED}")
     return SHARED

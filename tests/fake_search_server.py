@@ -1,4 +1,4 @@
-"""A real HTTP server that speaks the part of `_msearch` that the project uses, and can be told to fail."""
+"""A real HTTP server with the part of `_msearch` that the project uses, which can be configured to fail."""
 
 import json
 import ssl
@@ -20,8 +20,8 @@ class FakeSearch:
 
     Args:
         url: its address.
-        retriever: what ranks.
-        replies: status and body of the next replies; when there is none left, it answers truly.
+        retriever: retriever that ranks.
+        replies: status and body of the next replies; once they are used up, the server searches.
         requests: headers and lines of the requests so far.
     """
 
@@ -42,7 +42,7 @@ class FakeSearch:
 
 @contextmanager
 def running(state: FakeSearch, certificate: Path | None = None) -> Iterator[FakeSearch]:
-    """Serve until the block ends; with a certificate (and key, one PEM file) by https."""
+    """Serve until the block ends; over HTTPS with a certificate (a PEM file with certificate and key)."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

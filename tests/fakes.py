@@ -27,7 +27,7 @@ class ListCollection:
 
 
 class NumberEncoder:
-    """A text of numbers is its own vector: "1 0 2" is [1, 0, 2]. `seen` counts the passages."""
+    """Encodes a text of numbers as a vector: "1 0 2" is [1, 0, 2]. `seen` counts the passages."""
 
     def __init__(self, prefix: str = ""):
         self.config, self.seen = {"encoder": "numbers", "passage_prefix": prefix}, 0

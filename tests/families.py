@@ -1,4 +1,4 @@
-"""Small random models of every family, made from their configs, and inputs for them."""
+"""Small random models of every family, built from their configs, and inputs for them."""
 
 import copy
 
@@ -62,7 +62,7 @@ def family(kind: str, dtype: torch.dtype = torch.float32, seed: int = 3) -> Lang
     ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     config = config_class(vocab_size=len(tokenizer), **sizes, **ids, bos_token_id=tokenizer.bos_token_id)
     model = model_class(config).to(dtype).eval()
-    with torch.no_grad():  # random weights alone give answers of one repeated token and entropies all alike
+    with torch.no_grad():  # without scaling, random weights repeat one token and all entropies are equal
         for weight in model.parameters():
             weight.mul_(2.0 if weight.ndim == 2 else 1.0)
     return LanguageModel(kind, model, tokenizer)

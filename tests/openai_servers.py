@@ -1,4 +1,4 @@
-"""Real HTTP servers with the OpenAI protocol: `rewriter.serve` in a thread, and one that can be told to fail."""
+"""Real HTTP servers with the OpenAI protocol: `rewriter.serve` in a thread, and one that can be configured to fail."""
 
 import json
 import socket
@@ -16,7 +16,7 @@ from rewriter import Rewriter
 from rewriter.serve import ServeFlags
 from rewriter.service import app_for
 
-CUT = 0  # in place of a status: the connection ends without a reply
+CUT = 0  # instead of a status: close the connection without a reply
 
 
 def free_port() -> int:
@@ -27,7 +27,7 @@ def free_port() -> int:
 
 @contextmanager
 def serving(rewriter: Rewriter, **flags) -> Iterator[str]:
-    """Serve a rewriter in a thread until the block ends; gives its address."""
+    """Serve a rewriter in a thread until the block ends; yields its address."""
     flags = ServeFlags(rewriter="x", port=free_port(), **flags)
     server = uvicorn.Server(uvicorn.Config(app_for(rewriter, flags), port=flags.port, log_level="error"))
     thread = threading.Thread(target=server.run)
@@ -44,18 +44,18 @@ def serving(rewriter: Rewriter, **flags) -> Iterator[str]:
 
 @dataclass
 class ScriptedServer:
-    """A server whose answers depend on the last message, the seed and the number of the choice alone.
+    """A server whose answers depend only on the last message, the seed and the number of the choice.
 
     Args:
         url: its address, which ends in `/v1`.
-        n: whether it gives several choices, ignores `n`, or refuses it.
-        logprobs: whether it gives log-probabilities (-0.5 for each word), ignores `logprobs`, or refuses it.
+        n: whether it returns several choices, ignores `n`, or rejects it.
+        logprobs: whether it returns log-probabilities (-0.5 for each word), ignores `logprobs`, or rejects it.
         faults: statuses of the next replies, each with its body, or `CUT`.
-        always: the status of all replies, once there are no faults left; 200 for answers.
+        always: the status of all replies after the faults; 200 for answers.
         refuses: a word; prompts with it get status 400.
-        seconds: what an answer takes.
+        seconds: duration of an answer.
         requests: headers and bodies of the requests so far.
-        most: the most requests that were there at once.
+        most: maximum number of concurrent requests so far.
     """
 
     url: str = ""
@@ -123,7 +123,7 @@ def running(state: ScriptedServer) -> Iterator[ScriptedServer]:
     class Server(ThreadingHTTPServer):
         request_queue_size = 64
 
-        def handle_error(self, *_: object) -> None:  # the client has gone
+        def handle_error(self, *_: object) -> None:  # the client has disconnected
             pass
 
     server = Server(("127.0.0.1", 0), Handler)

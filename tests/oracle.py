@@ -1,4 +1,4 @@
-"""The plain way to score, which the fast way must equal: one at a time, all logits kept, full forwards."""
+"""A plain reference implementation of scoring, without batching: full forward passes that keep all logits."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def prompt_of(lm, reading: GenerationInput, room: int, *instruction: str) -> tup
 
 
 def assert_same_stats(stats: TokenStats, plain: TokenStats, tolerance: float = 1e-4) -> None:
-    """The same tokens, at least one, with the same numbers."""
+    """Check that statistics have the same tokens, at least one, and the same numbers."""
     assert stats.tokens == plain.tokens and plain.tokens
     for column in ("h0", "hd", "logp0", "logpd"):
         assert getattr(stats, column) == pytest.approx(getattr(plain, column), abs=tolerance), column
@@ -22,7 +22,7 @@ def assert_same_stats(stats: TokenStats, plain: TokenStats, tolerance: float = 1
 
 @torch.no_grad()
 def plain_scores(generator: Generator, reading: GenerationInput) -> TokenStats:
-    """Greedy answer by `generate` with its scores, then one full forward with and one without the documents."""
+    """Answer greedily with `generate`, then run one full forward pass with and one without documents."""
     lm, room = generator.lm, generator.max_new_tokens
     grounded, _ = generator.prompts([reading], room)[reading]
     ids = torch.tensor([grounded], device=lm.device)
@@ -37,7 +37,7 @@ def plain_scores(generator: Generator, reading: GenerationInput) -> TokenStats:
 
 @torch.no_grad()
 def plain_logged_scores(generator: Generator, reading: GenerationInput, answer: list[int]) -> TokenStats:
-    """One full forward over prompt and answer with the documents, and one without."""
+    """Run one full forward pass over prompt and answer with documents, and one without."""
     lm, room, columns = generator.lm, generator.max_new_tokens, []
     for each in (reading.without_documents, reading):
         prompt, _ = generator.prompts([each], room)[each]
@@ -51,7 +51,7 @@ def plain_logged_scores(generator: Generator, reading: GenerationInput, answer: 
 
 @torch.no_grad()
 def plain_no_res(lm, reading: GenerationInput, refusal: list[int], abstention: str) -> list[float]:
-    """Probability of abstaining from each passage: one at a time, all logits kept."""
+    """Probability of abstaining from each passage, computed without batching from all logits."""
     probabilities = []
     for document in reading.documents:
         alone = GenerationInput(reading.history, reading.question, (document,))

@@ -1,4 +1,4 @@
-"""configs/accelerate: each file is one that Accelerate reads, and says how to launch it."""
+"""configs/accelerate: Accelerate can read each file, and each file has its launch command."""
 
 import pytest
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file

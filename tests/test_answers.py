@@ -1,4 +1,4 @@
-"""Answers as SQuAD compares them."""
+"""Answers compared as in SQuAD."""
 
 import pytest
 

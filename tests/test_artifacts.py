@@ -1,4 +1,4 @@
-"""Files: bad lines are named, and a file is written whole or not at all."""
+"""Files: errors name bad lines, and writes are atomic."""
 
 import pytest
 

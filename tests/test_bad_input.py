@@ -1,4 +1,4 @@
-"""Bad input: each kind ends in one line that names the place and the way out, or in a run whose records tell why."""
+"""Bad input: each kind gives a one-line error with place and remedy, or a run whose records give the reason."""
 
 import json
 import shutil
@@ -29,8 +29,8 @@ DOCUMENTS = [{"id": "d1", "text": "Ann Lee founded Acme."}, {"id": "d2", "text":
 
 
 def command(folder, turns=(TURN,), documents=DOCUMENTS, flags=()):
-    """A command line that scores the candidates of some turns: the sampled ones and the question itself. Turns and
-    documents are objects, or lines of text."""
+    """A command line that scores the sampled candidates and the question of some turns. Turns and documents are
+    objects or lines of text."""
     for name, records in (("turns", turns), ("corpus", documents)):
         texts = (record if isinstance(record, str) else json.dumps(record) for record in records)
         (folder / f"{name}.jsonl").write_bytes("".join(text + "\n" for text in texts).encode())
@@ -42,7 +42,7 @@ def command(folder, turns=(TURN,), documents=DOCUMENTS, flags=()):
 
 
 def refused(folder, capsys, turns=(TURN,), documents=DOCUMENTS, flags=()):
-    """The one line of a command that is refused with status 2 before any stage has begun."""
+    """The one-line error of a command that exits with status 2 before any stage has started."""
     words = [str(word) for word in command(folder, turns, documents, flags)]
     with pytest.raises(SystemExit) as end:
         run_command(lambda: main(words))
@@ -51,7 +51,7 @@ def refused(folder, capsys, turns=(TURN,), documents=DOCUMENTS, flags=()):
     return line
 
 
-# ------------------------------------------------------------------ one line
+# ------------------------------------------------------------------ one-line errors
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_bad_settings_are_named(tmp_path, capsys, flags, expected):
 
 
 def test_relevant_documents_that_are_unknown(tmp_path, capsys):
-    """All of them unknown: the run stops. Some of them: it warns and goes on."""
+    """If all of them are unknown, the run stops; if some are, it warns and continues."""
     flags = [
         "--data.test",
         tmp_path / "turns.jsonl",
@@ -164,11 +164,11 @@ def test_an_adapter_with_more_layers_than_the_model_is_refused(tmp_path, lm, ran
         check_adapter(str(random_llama), str(tmp_path))
 
 
-# ------------------------------------------------------------------ a sound run
+# ------------------------------------------------------------------ runs that complete
 
 
 def first_record(folder, *command_line):
-    """The record of the first turn in the stage `scores`, once the command has run to its end."""
+    """Run a command and return the record of the first turn in the stage `scores`."""
     call(main, *command_line)
     return lines(folder / "run/round-1/scores")[0]
 
@@ -199,7 +199,7 @@ def test_unusual_characters_are_kept(tmp_path, text):
 
 
 def test_a_document_of_200_000_characters(tmp_path):
-    """It does not fit the context and has no score, with the reason; `generator.document_tokens` cuts it."""
+    """It does not fit the context and has a reason but no score; `generator.document_tokens` truncates it."""
     documents = [{"id": "d1", "text": "Ann Lee founded Acme. " * 9100}]
     record = first_record(tmp_path, *command(tmp_path, documents=documents))
     assert question_of(record)["error"] == "no document fits the generator's context"
@@ -223,7 +223,7 @@ def test_a_model_without_a_chat_template(tmp_path):
     assert isinstance(question_of(record)["score"], float)
 
 
-# ------------------------------------------------------------------ anything at all
+# ------------------------------------------------------------------ random input
 
 VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.lists(st.integers(), max_size=2),
@@ -269,7 +269,7 @@ YAML = st.one_of(st.text(max_size=12), st.sampled_from(
 
 
 def records_like(record):
-    """Lists of a record with some fields missing and others replaced."""
+    """A list of copies of a record, with fields missing or replaced."""
     names = st.sampled_from(sorted(record))
     changes = st.dictionaries(names, VALUES, max_size=2)
     return st.lists(st.builds(
@@ -279,14 +279,14 @@ def records_like(record):
 
 
 def explore(check, examples, *strategies):
-    """Try a function on random values, the same ones each time."""
+    """Call a function with random values, the same in each test run."""
     phases = (Phase.generate, Phase.shrink)
     options = settings(max_examples=examples, deadline=None, database=None, derandomize=True, phases=phases)
     options(given(*strategies)(check))()
 
 
 def load(kind, path, content):
-    """Load a file of this content; only an InputError may come out."""
+    """Load a file with this content; it may only raise InputError."""
     path.write_bytes(content)
     try:
         LOADERS[kind](path)
@@ -329,20 +329,20 @@ def explore_settings(folder, examples):
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_loaders_raise_input_errors_alone(tmp_path, kind):
+def test_loaders_raise_only_input_errors(tmp_path, kind):
     explore_loader(kind, tmp_path, 25)
 
 
-def test_settings_raise_input_errors_alone(tmp_path):
+def test_settings_raise_only_input_errors(tmp_path):
     explore_settings(tmp_path, 60)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LOADERS)
-def test_loaders_raise_input_errors_alone_on_many_files(tmp_path, kind):
+def test_loaders_raise_only_input_errors_on_many_files(tmp_path, kind):
     explore_loader(kind, tmp_path, 1000)
 
 
 @pytest.mark.slow
-def test_settings_raise_input_errors_alone_on_many_values(tmp_path):
+def test_settings_raise_only_input_errors_on_many_values(tmp_path):
     explore_settings(tmp_path, 2000)

@@ -1,4 +1,4 @@
-"""Rewards that need labels, by hand."""
+"""Rewards that need labels, computed by hand."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The bm25s engine: the scores of rank-bm25 with Lucene's idf, an index that is made once."""
+"""The bm25s engine: its scores equal rank-bm25 with Lucene's idf, and its index is built once."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ def collection_of_words(folder, size, words=300, seed=0):
 
 @pytest.mark.parametrize("variant", ["lucene", "plus", "l"])
 def test_equals_rank_bm25(tmp_path, variant):
-    collection, rng = collection_of_words(tmp_path, 3000), random.Random(1)  # more than the parts that it looks at
+    collection, rng = collection_of_words(tmp_path, 3000), random.Random(1)  # more than the number of index parts
     settings = RetrievalSettings(bm25_variant=variant, k1=1.2, b=0.7)
     queries = [" ".join(f"w{int(300 * rng.random() ** 3)}" for _ in range(rng.randint(1, 8))) for _ in range(150)]
     exact, saved = (
@@ -42,7 +42,7 @@ def test_equals_rank_bm25(tmp_path, variant):
     for one, other in zip(exact, saved, strict=True):
         assert [hit.score for hit in other] == pytest.approx([hit.score for hit in one], abs=1e-4)
         known = {hit.doc: hit.score for hit in one}
-        for hit in other:  # the same documents, but for those whose scores are nearer than 1e-4
+        for hit in other:  # the same documents, except those whose scores differ by less than 1e-4
             assert hit.score == pytest.approx(known.get(hit.doc, one[-1].score), abs=1e-4)
         for better, worse in pairwise(other):
             assert better.score > worse.score or int(better.doc[1:]) < int(worse.doc[1:])
@@ -72,7 +72,7 @@ def test_other_settings_make_another_index(tmp_path, change):
         assert [hit.score for hit in hits[0]] == pytest.approx([hit.score for hit in expected[0]], abs=1e-4)
 
 
-def test_what_a_stopped_indexing_left_is_written_over(tmp_path):
+def test_leftovers_of_interrupted_indexing_are_overwritten(tmp_path):
     collection = collection_of_words(tmp_path, 50)
     settings = RetrievalSettings(engine="bm25s")
     name = "english-1-lucene-k1-0.9-b-0.4"

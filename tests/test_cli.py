@@ -1,4 +1,4 @@
-"""Flags of the commands: what they take, refuse and show."""
+"""Flags of the commands: accepted values, errors and help."""
 
 import subprocess
 import sys
@@ -126,4 +126,4 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_utime)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 2  # the processor's seconds of all commands together: half of it on an idle machine
+    assert float(done.stdout) < 2  # CPU seconds of all commands; an idle machine needs half

@@ -1,4 +1,4 @@
-"""Collections: every format is read, once; bad records are named or counted; ids lead to texts."""
+"""Collections: every format is read once, bad records are named or counted, and ids map to texts."""
 
 import gzip
 import hashlib
@@ -64,7 +64,7 @@ def test_a_table_without_ids_is_named(tmp_path):
 
 
 def test_a_data_set_by_its_hub_name(tmp_path, monkeypatch):
-    """`datasets` takes a folder of that name before it asks the Hub."""
+    """`datasets` prefers a local folder of that name to the Hub."""
     (tmp_path / "owner/name").mkdir(parents=True)
     (tmp_path / "owner/name/train.jsonl").write_text(JSONL)
     (tmp_path / "owner/name/test.jsonl").write_text(JSONL.replace("third", "fourth"))
@@ -118,7 +118,7 @@ def test_bad_collections_are_named(tmp_path, name, text, expected):
 
 @pytest.mark.parametrize(("name", "text"), [("c.jsonl.gz", JSONL), ("c.tsv.gz", TSV)])
 def test_a_damaged_gzip_file_is_named(tmp_path, name, text):
-    """Its lost end is no record that `skip` leaves out."""
+    """`skip` does not apply to a truncated file."""
     packed = gzip.compress(text.encode())
     (tmp_path / name).write_bytes(packed[: len(packed) // 2])
     with pytest.raises(InputError, match=f"{name}: damaged gzip"):
@@ -164,14 +164,14 @@ def test_a_source_is_read_once(tmp_path, caplog):
     assert first.contents(["d3"]) == ["The third."]
 
 
-def test_what_a_stopped_reading_left_is_written_over(tmp_path):
+def test_leftovers_of_interrupted_reading_are_overwritten(tmp_path):
     folder = tmp_path / "cache" / hashlib.sha256(JSONL.encode()).hexdigest()[:16]
     folder.mkdir(parents=True)
     (folder / ".passages.sqlite.partial").write_text("half")
     assert list(open_text(tmp_path, JSONL).passages()) == PASSAGES
 
 
-def test_a_cache_that_cannot_be_is_named(tmp_path):
+def test_an_unusable_cache_is_named(tmp_path):
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(InputError, match="cache: collections cannot be stored in this folder.*`--retrieval.cache`"):
         open_text(tmp_path, JSONL)

@@ -1,4 +1,4 @@
-"""`python -m train.compare`: several rewards beside each other."""
+"""`python -m train.compare`: several rewards side by side."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ def test_several_rewards_share_candidates_and_rankings(tmp_path):
     assert table in output and all(reward in table for reward in rewards)
 
 
-def test_what_a_reward_lacks_is_reported_before_anything_is_made(tmp_path):
+def test_missing_labels_are_reported_before_any_stage_runs(tmp_path):
     turns = [{"id": f"c_{n}", "history": [], "question": "Who?"} for n in range(3)]
     (tmp_path / "turns.jsonl").write_text("".join(json.dumps(turn) + "\n" for turn in turns))
     (tmp_path / "test.jsonl").write_text(json.dumps(turns[0] | {"answers": ["Ann"]}) + "\n")

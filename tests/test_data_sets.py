@@ -23,7 +23,7 @@ from train.evaluation import check_test_turns
 from train.pipeline import Run, make_stage, run_pipeline
 from train.pool import make_pools
 
-# Both collections have a d0 and a d1, about other things; d2 is in one of them alone.
+# Both collections have a d0 and a d1, with different content; d2 is only in one of them.
 CORPORA = {
     "birds": {
         "d0": "Tarn owls nest in old barns.",
@@ -159,7 +159,7 @@ def test_limit_takes_the_first_turns_of_each_set(flags):
 
 @pytest.fixture
 def run_of(flags):
-    """A function that returns a run with candidates of every turn."""
+    """A function that returns a run with candidates for every turn."""
 
     def with_candidates(*more):
         settings = settings_of(*flags, *more)
@@ -204,7 +204,7 @@ def test_every_turn_is_scored_with_documents_of_its_own_collection(run_of, rando
         for record in make_stage(run, "round-1/scores")
         for candidate in record.candidates
     }
-    assert scores["birds-1", "d0"] is not None and scores["birds-1", "d2"] is not None  # d2 is in one set alone
+    assert scores["birds-1", "d0"] is not None and scores["birds-1", "d2"] is not None  # d2 is only in one set
     assert scores["tools-1", "d0"] is not None and scores["birds-2",] is None
     assert {pair.id for pair in make_stage(run, "round-1/pairs")} == {"birds-1", "birds-2", "tools-1"}
 
@@ -281,7 +281,7 @@ def test_means_of_several_runs_by_set(evaluated, tmp_path):
 
 
 def cells(table):
-    """The words of a table, without the lines between its cells."""
+    """The words of a table, without the separators between its cells."""
     return " ".join(table.replace("|", " ").split())
 
 
@@ -313,7 +313,7 @@ def test_validity_reads_every_set(two_sets, random_llama, tmp_path):
     words += ["--rewards", "reciprocal_rank", "--output"]
     call(validity, *words, tmp_path / "out")
     assert json.loads((tmp_path / "out/validity.json").read_text())["questions"] == 4
-    call(validity, *words, tmp_path / "held-out", "--data.holdout", "0.5")  # training turns alone
+    call(validity, *words, tmp_path / "held-out", "--data.holdout", "0.5")  # only training turns
     assert json.loads((tmp_path / "held-out/validity.json").read_text())["questions"] == 2
 
 

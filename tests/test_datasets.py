@@ -1,4 +1,4 @@
-"""Published data sets, read from small files in their own form: turns, gold passages, bad records, whole sets."""
+"""Published data sets, read from small files in their own format: turns, gold passages, bad records, whole sets."""
 
 import json
 import zipfile
@@ -28,7 +28,7 @@ def by_id(turns):
 
 
 def changed(path, tmp_path, change, number=0):
-    """A copy of a JSON list in which one record is changed in place."""
+    """Copy a JSON list and change one record."""
     records = json.loads(path.read_text())
     change(records[number])
     copy = tmp_path / path.name
@@ -309,7 +309,7 @@ def test_convert_writes_the_projects_own_form(tmp_path):
 
 @pytest.fixture
 def passages(tmp_path):
-    """The passages of a domain as they are published: a zip archive with one file of JSON lines."""
+    """The passages of a domain in the published format: a zip archive with one file of JSON lines."""
     ids = ("700_0-90-0-90", "700_91-180-0-89", "701_0-50-0-50")
     records = [{"_id": i, "id": i, "url": "u", "title": "Charter", "text": f"Charter\nPart {i}."} for i in ids]
     path = tmp_path / "clapnq.jsonl.zip"

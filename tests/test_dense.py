@@ -1,4 +1,4 @@
-"""Dense retrieval: FAISS against plain numpy, and vectors that survive a kill and are made once."""
+"""Dense retrieval: FAISS against plain numpy; vectors survive a kill and are computed once."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def retriever(folder, vectors, kind="flat", shard=16):
 
 
 def test_flat_equals_numpy(tmp_path):
-    """Whole numbers, so that every order of summing gives the same float."""
+    """Uses whole numbers, so that the order of summation does not matter."""
     queries = RNG.integers(-3, 4, (20, 8)).astype(np.float32)
     expected = queries @ SMALL.T
     for row, hits in zip(expected, retriever(tmp_path, SMALL).search(numbers(queries), 10), strict=True):
@@ -59,13 +59,13 @@ def test_k_above_the_collection(tmp_path, kind):
     assert sorted(hit.doc for hit in hits) == ["d0", "d1", "d2", "d3", "d4"]
 
 
-def test_nothing_asked_nothing_found(tmp_path):
+def test_no_queries_give_no_results(tmp_path):
     hits = retriever(tmp_path, SMALL).search(["", "1 1 1 1 1 1 1 1", " \n"], 3)
     assert [len(found) for found in hits] == [0, 3, 0]
 
 
-def test_a_killed_run_goes_on_after_its_last_whole_shard(tmp_path):
-    """The process is killed while it makes the second shard; the next one makes that and the third."""
+def test_a_killed_run_resumes_after_its_last_whole_shard(tmp_path):
+    """The process is killed while it computes the second shard; the next one computes the second and the third."""
     collection = ListCollection(tmp_path, numbers(SMALL))
     code = f"""
 import os, signal
@@ -91,7 +91,7 @@ encode_corpus(ListCollection(Path({str(tmp_path)!r}), {numbers(SMALL)!r}), Dying
     assert np.array_equal(np.concatenate([np.load(shard) for shard in shards]), SMALL)
 
 
-def test_a_shard_that_another_process_is_at_is_left_to_it_and_waited_for(tmp_path):
+def test_a_shard_of_another_process_is_waited_for(tmp_path):
     collection, encoder = ListCollection(tmp_path, numbers(SMALL)), NumberEncoder()
     folder = embeddings_folder(collection, encoder)
     folder.mkdir()
@@ -103,7 +103,7 @@ def test_a_shard_that_another_process_is_at_is_left_to_it_and_waited_for(tmp_pat
         worker.join(0.02)
         assert worker.is_alive()
     assert encoder.seen == 30 and not (folder / "shard-00001.npy").exists()
-    other.release()  # without having made it, as a process that dies
+    other.release()  # without having computed it, like a process that dies
     worker.join(20)
     assert encoder.seen == 50 and np.array_equal(np.load(folder / "shard-00001.npy"), SMALL[20:40])
 
@@ -135,7 +135,7 @@ def test_damaged_files_are_named(tmp_path):
         load_index("flat", collection, encoder, 20)
 
 
-def test_what_is_missing_is_said(tmp_path, monkeypatch):
+def test_missing_packages_and_settings_are_named(tmp_path, monkeypatch):
     collection = ListCollection(tmp_path, numbers(SMALL))
     with pytest.raises(InputError, match="`retrieval.engine: dense` needs `retrieval.encoder`"):
         read_settings("", ["--run.dir", "x", "--rewriter.model", "m", "--retrieval.engine", "dense"])

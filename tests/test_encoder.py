@@ -73,7 +73,7 @@ def states(folder, text, model=None):
 )
 def test_plain_transformers(bert, pooling, pool):
     expected = torch.stack([pool(states(bert, text)) for text in TEXTS]).numpy()
-    for budget in (1, 20, 1000):  # alone, in batches, all together
+    for budget in (1, 20, 1000):  # alone, in batches, all at once
         vectors = load(bert, pooling=pooling, batch_tokens=budget).encode_passages(TEXTS)
         assert vectors.dtype == np.float32
         assert_allclose(vectors, expected, atol=1e-5)
@@ -93,7 +93,7 @@ def test_prefixes_length_and_normalisation(bert):
     )
     vectors = load(bert, normalize=True).encode_passages(TEXTS)
     assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-    assert plain.encode_passages(["fox " * 500]).shape == (1, 16)  # cut at the model's 20 positions
+    assert plain.encode_passages(["fox " * 500]).shape == (1, 16)  # truncated to the model's 20 positions
     with pytest.raises(InputError, match=r"`retrieval.max_length` is 21, but .* takes 20 tokens"):
         load(bert, max_length=21)
 
@@ -108,7 +108,7 @@ def test_the_encoder_half_of_an_encoder_decoder(tmp_path):
 
 @pytest.mark.parametrize("prefix", ["ance_encoder.", ""])
 def test_ance(tmp_path, prefix):
-    """The published names: `roberta`, `embeddingHead`, `norm`, and a classifier that nobody needs."""
+    """The published names: `roberta`, `embeddingHead`, `norm`, and an unused classifier."""
     save_tokenizer(tmp_path)
     torch.manual_seed(1)
     config = RobertaConfig(
@@ -134,7 +134,7 @@ def save_library_model(folder, body, *modules, **options):
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max", "lasttoken", ("cls", "mean")])
 def test_sentence_transformers_layout(tmp_path, bert, pooling):
-    """Pooling, a dense layer, a layer norm, normalization, prompts and length are those of its files."""
+    """Pooling, dense layer, layer norm, normalization, prompts and length come from the model's files."""
     model = save_library_model(
         tmp_path, bert, poolings := Pooling(16, pooling), Dense(poolings.get_embedding_dimension(), 8), LayerNorm(8),
         Normalize(), prompts={"query": "query : ", "document": "passage : "},
@@ -156,7 +156,7 @@ def test_a_passage_prompt_of_another_name(tmp_path, bert):
 
 @pytest.mark.slow
 def test_last_token_of_a_causal_model(tmp_path, random_llama):
-    """With a tokenizer that pads on the left, as such encoders have."""
+    """With left padding, as such encoders use."""
     AutoModel.from_pretrained(random_llama).save_pretrained(tmp_path / "body")
     tokenizer = AutoTokenizer.from_pretrained(random_llama, padding_side="left")
     tokenizer.chat_template = None

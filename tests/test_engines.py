@@ -1,4 +1,4 @@
-"""What every engine keeps to: the same tests run on each of them."""
+"""Requirements for all engines: each engine runs the same tests."""
 
 import json
 from dataclasses import replace
@@ -21,7 +21,7 @@ TEXTS = [
     "rain",
 ]  # fmt: skip
 QUERIES = ["the fox", "sea", "the sea by the harbour", "brown lake fog", "zebra", "", "Sea SEA sea"]
-WORDS = {  # engines that match words -> their settings, where the name is not all
+WORDS = {  # engines that match words -> further settings
     "rank_bm25": {},
     "rank_bm25 plus": {"engine": "rank_bm25", "bm25_variant": "plus"},
     "rank_bm25 okapi": {"engine": "rank_bm25", "bm25_variant": "okapi"},
@@ -62,7 +62,7 @@ def retriever(request, collection):
 
 
 def close(some, others):
-    """The same texts with the same scores, but for the last digits of floats."""
+    """Whether results have the same texts and, up to rounding, the same scores."""
     texts, others_texts = ([[TEXTS[int(hit.doc[1:])] for hit in hits] for hits in found] for found in (some, others))
     assert texts == others_texts
     scores, more = ([hit.score for hits in rankings for hit in hits] for rankings in (some, others))
@@ -81,7 +81,7 @@ class TestEngine:
     def test_the_best_comes_first(self, retriever):
         assert [hits[0].doc for hits in retriever.search(["quiet lake", "the lighthouse keeper"], 1)] == ["d3", "d7"]
 
-    def test_the_first_of_many_are_the_few(self, retriever):
+    def test_a_smaller_k_gives_the_first_results(self, retriever):
         for few, many in zip(retriever.search(QUERIES, 2), retriever.search(QUERIES, 7), strict=True):
             close([few], [many[:2]])
 
@@ -92,7 +92,7 @@ class TestEngine:
         assert retriever.search([], 3) == []
         assert retriever.search(["", "  "], 3) == [[], []]
 
-    def test_the_same_answer_twice_and_one_by_one(self, retriever):
+    def test_results_are_repeatable_and_independent_of_the_batch(self, retriever):
         together = retriever.search(QUERIES, 4)
         close(together, retriever.search(QUERIES, 4))
         close(together, [retriever.search([query], 4)[0] for query in QUERIES])

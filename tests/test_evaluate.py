@@ -101,15 +101,15 @@ def test_bad_flags_are_named(files):
 
 
 def processor_seconds() -> float:
-    """Of all processes that this one has begun and that have ended."""
+    """CPU seconds of all finished child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 @pytest.mark.slow
 def test_a_large_run_is_quick(tmp_path):
-    """Two runs of 10,000 queries and 100 documents each, with the comparison: below 3 s on an idle machine of two
-    cores; here the processor's time counts, which other work beside it hardly changes."""
+    """Two runs of 10,000 queries and 100 documents each, with the comparison: below 3 s on an idle machine with two
+    cores. The test measures CPU time, which hardly depends on the load of the machine."""
     rng = random.Random(0)
     with (tmp_path / "run").open("w") as run, (tmp_path / "qrels").open("w") as qrels:
         for query in range(10_000):

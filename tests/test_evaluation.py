@@ -1,4 +1,4 @@
-"""The evaluation: each system's model and adapter, the generator's own adapter, and what cannot be measured."""
+"""The evaluation: models and adapters of the systems, the generator's own adapter, and unusable turns."""
 
 import json
 
@@ -83,7 +83,7 @@ def test_the_untrained_rewriter_has_the_adapter_that_training_starts_from(evalua
     assert [record.systems["base"].query for record in records] == queries[adapters["first"]]
 
 
-def test_untrained_systems_need_no_trained_stage_and_a_trained_one_is_asked_for(evaluate):
+def test_only_trained_systems_need_a_trained_stage(evaluate):
     _, _, records = evaluate("--evaluation.systems", "[original,history,base]", "--evaluation.answers", "false")
     assert all(list(record.systems) == ["original", "history", "base"] for record in records)
     with pytest.raises(InputError, match="the stage `round-1/dpo` is not complete in"):
@@ -152,7 +152,7 @@ def test_the_reward_of_turns_without_labels(evaluate, lm, tmp_path, answer):
     }  # fmt: skip
 
 
-def test_what_queries_look_like_by_hand():
+def test_query_measures_by_hand():
     turn = Turn("a", ({"role": "user", "content": "Who made Talpa?"},), "Where was she born?")
     result = SystemResult("x", rewrite="Where was Ann Lee born, born in Ghent?", answer="She was born in Ghent.")
     measures = measure_query(turn, result)

@@ -22,7 +22,7 @@ def test_flags_of_an_export_that_make_no_sense(tmp_path):
     (tmp_path / "full/file").touch()
     for words, expected in [
         ([], "nothing to export: give `--merged DIR`, `--pairs DIR` or `--push_to_hub ID`"),
-        (["--merged", "a", "--pairs", "b"], "are two exports; give one of them at a time"),
+        (["--merged", "a", "--pairs", "b"], "cannot be combined; run the command once for each"),
         (["--pairs", tmp_path / "full"], "already exists; name a new folder"),
         (["--pairs", tmp_path / "new"], "is not a run folder: it has no run.json"),
     ]:
@@ -77,7 +77,7 @@ def test_pairs_with_a_card(finished_run, tmp_path):
     from huggingface_hub import DatasetCard
 
     output = call(export, finished_run, "--pairs", tmp_path / "pairs")
-    assert "they contain the conversations that they were made from" in output
+    assert "they contain conversations" in output
     files = sorted(str(path) for path in (tmp_path / "pairs").glob("round-*.jsonl"))
     rows = load_dataset("json", data_files=files, split="train")
     assert {"prompt", "chosen", "rejected"} <= set(rows.column_names) and len(files) == 2
@@ -86,7 +86,7 @@ def test_pairs_with_a_card(finished_run, tmp_path):
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of the Hub's protocol as an upload of small files needs; keeps the files."""
+    """The part of the Hub's protocol that an upload of small files needs; stores the files."""
 
     files: dict[str, bytes]
 
@@ -144,7 +144,7 @@ def test_an_upload(finished_run, hub, monkeypatch, tmp_path):
     assert hub.files["adapter_model.safetensors"] == (finished_run / "adapter/adapter_model.safetensors").read_bytes()
     assert b"vllm serve BASE_MODEL --enable-lora" in hub.files["README.md"]
     output = call(export, finished_run, "--pairs", tmp_path / "pairs", "--push_to_hub", "owner/name")
-    assert "make sure you may share them" in output and "round-2.jsonl" in hub.files
+    assert "make sure that you may share them" in output and "round-2.jsonl" in hub.files
     monkeypatch.setenv("HF_TOKEN", "wrong")
     output = call(export, finished_run, "--push_to_hub", "owner/name", ok=False)
     assert "`--push_to_hub owner/name`: " in output and "log in with `hf auth login`" in output

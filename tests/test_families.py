@@ -33,7 +33,7 @@ def test_equals_the_oracle_alone_and_together(small):
         assert_same_stats(answer.stats, Generator(small, 8, 1).answers([reading])[0].stats)
 
 
-def test_one_bos_at_most_and_the_question_is_there(small):
+def test_prompts_have_at_most_one_bos_and_the_question(small):
     for reading in READINGS:
         ids, _ = prompt_of(small, reading, 8)
         assert ids.count(small.tokenizer.bos_token_id) == ("bos_token" in small.tokenizer.chat_template)
@@ -66,7 +66,7 @@ def test_a_model_that_cannot_read_prompts_together_is_refused(random_llama, tmp_
         load_language_model(str(tmp_path))
 
 
-def test_a_rope_that_changes_with_the_length_is_told(random_llama, tmp_path, caplog):
+def test_length_dependent_rope_gives_a_warning(random_llama, tmp_path, caplog):
     load_tokenizer(str(random_llama)).save_pretrained(tmp_path)
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     sizes = SIZES | {"max_position_embeddings": 128, "vocab_size": 600}
@@ -88,7 +88,7 @@ def test_logged_scores_equal_teacher_forcing_alone(small):
 @torch.no_grad()
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_samples_of_one_prompt_are_those_of_separate_prompts(small, temperature):
-    """With and without 4D masks, in any batch: the tokens that `sampler` draws, one prompt and sample at a time."""
+    """With and without 4D masks and in any batch, samples equal those of `sampler` for one prompt at a time."""
     prompts, samples, steps = [[7, 8, 9, 10, 7, 8], [11, 12, 13], [20, 21] * 9, [30], list(range(40, 80))], 3, 10
     draws = torch.rand(len(prompts) * samples, steps, generator=torch.Generator().manual_seed(1))
     choose = sampler(draws, temperature, 1.0) if temperature else greedy

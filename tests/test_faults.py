@@ -1,5 +1,5 @@
-"""Runs that are killed, stopped, out of disk or broken by an error: the same command resumes, and ends as one that
-nothing disturbed."""
+"""Runs that are killed, stopped, out of disk space or interrupted by an error: the same command resumes, with the
+result of an uninterrupted run."""
 
 import json
 import os
@@ -34,8 +34,8 @@ SMALL = [
     "--dpo.num_train_epochs", "2", "--dpo.per_device_train_batch_size", "2", "--dpo.save_steps", "1",
     "--evaluation.resamples", "50",
 ]  # fmt: skip
-# Python imports `sitecustomize` before it runs a command. This one notes the stage of each call of a model and the
-# records that it has by then, and fails at a call of a stage that the environment names.
+# Python imports `sitecustomize` before it runs a command. This one logs the stage of each model call and the
+# number of records at that time, and raises an error at the call that the environment selects.
 HOOK = """
 import os
 from pathlib import Path
@@ -82,7 +82,7 @@ def undisturbed(tmp_path_factory) -> Path:
 
 
 def check_equal(run: Path, expected: Path) -> None:
-    """The run has the records, adapters and tables of another, to the byte, and nothing of its interruptions."""
+    """Check that a run equals another byte for byte (records, adapters, tables) and has no left-over files."""
     for stage in RECORDS:
         assert sha256(run / stage / "records.jsonl") == sha256(expected / stage / "records.jsonl"), stage
     for folder in ADAPTERS:
@@ -108,7 +108,7 @@ def has_saved(folder: Path, step: int) -> bool:
 
 
 def test_twelve_random_kills(undisturbed, tmp_path):
-    """SIGKILL once in each stage: a random time after it has begun, SFT and DPO after a random step."""
+    """SIGKILL once in each stage: after a random time, in SFT and DPO after a random step."""
     draw, run, survived = random.Random(SEED), tmp_path / "run", 0
     assert len(STAGES) == 12
     for stage in STAGES:
@@ -149,7 +149,7 @@ def test_ctrl_c_in_the_first_stage_and_sigterm_in_dpo(undisturbed, tmp_path):
 
 
 def test_sigterm_to_two_processes(undisturbed, tmp_path):
-    """The launcher passes it on; one process resumes what two have begun."""
+    """The launcher forwards the signal; one process resumes the run of two."""
     run = tmp_path / "run"
     process = start(command(run, "--run.until", "pairs", processes=2))
     wait_until((run / "round-1/scores/part-0.jsonl").exists, process, "scores")
@@ -172,8 +172,8 @@ def used_kib(folder: Path) -> int:
 
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[tuple[Path, Callable[[int], dict]]]:
-    """A folder, and a function that leaves room for a number of KiB in it and returns options for `subprocess`: in a
-    tmpfs, or without the rights to mount one for each file."""
+    """A folder, and a function that limits its free space to a number of KiB and returns options for `subprocess`. The
+    limit is that of a tmpfs or, without the right to mount one, of each file."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = not subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], capture_output=True).returncode
@@ -182,7 +182,7 @@ def small_disk(tmp_path) -> Iterator[tuple[Path, Callable[[int], dict]]]:
         if mounted:
             subprocess.run(["mount", "-o", f"remount,size={used_kib(folder) + kib}k", folder], check=True)
             return {}
-        limit = (min(kib, 800) * 1024, resource.RLIM_INFINITY)  # less than an adapter
+        limit = (min(kib, 800) * 1024, resource.RLIM_INFINITY)  # smaller than an adapter
         return {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)}
 
     yield folder, leave
@@ -191,7 +191,7 @@ def small_disk(tmp_path) -> Iterator[tuple[Path, Callable[[int], dict]]]:
 
 
 def test_a_full_disk(undisturbed, small_disk):
-    """The disk has room for some part of a run, and for some more each time."""
+    """The disk has space for a part of a run, and for more in each attempt."""
     disk, leave = small_disk
     run, draw = disk / "run", random.Random(SEED)
     for low, high in ((8, 100), (1500, 1700), (8, 800), (1000, 2000), (3000, 4000)):
@@ -208,19 +208,19 @@ def test_a_full_disk(undisturbed, small_disk):
 
 
 def calls_of(path: Path) -> Counter:
-    """Stage and its finished records -> number of calls of a model."""
+    """(stage, number of its finished records) -> number of model calls."""
     return Counter(path.read_text().splitlines())
 
 
 def test_an_error_in_one_record_repeats_the_batch_in_flight_alone(undisturbed, tmp_path):
-    """In two stages of records, in SFT, DPO and the evaluation; the half line of a record is left behind, too."""
+    """In two stages with records, in SFT, DPO and the evaluation; a partial line of a record is left behind, too."""
     run, calls, draw = tmp_path / "run", tmp_path / "calls", random.Random(SEED)
     expected = calls_of(undisturbed.parent / "calls")
     environment, repeated, outputs = os.environ | {"CALLS": str(calls), "RUN": str(run)}, Counter(), ""
     for stage in ("round-1/candidates", "round-1/scores", "round-1/sft", "round-2/dpo", "evaluation"):
         batches = [key for key in expected if key.startswith(f"{stage} ")]
         before = sum(expected[key] for key in batches[:-1])
-        number = draw.randrange(1, expected[batches[-1]] + 1)  # a call of its last batch
+        number = draw.randrange(1, expected[batches[-1]] + 1)  # a call in its last batch
         process = start(command(run), env=environment | {"FAIL": f"{stage} {before + number}"})
         output, _ = process.communicate(timeout=300)
         assert process.returncode == 1 and "ArithmeticError: the planted fault" in output, output[-5000:]
@@ -237,8 +237,8 @@ def test_an_error_in_one_record_repeats_the_batch_in_flight_alone(undisturbed, t
         assert expected[key] <= again[key] <= expected[key] + most, key
 
 
-def test_a_second_run_says_who_holds_the_folder(undisturbed):
-    """The first one is held by SIGSTOP; its folder is the one of the second."""
+def test_a_second_run_names_the_process_of_the_first(undisturbed):
+    """SIGSTOP pauses the first run; the second uses the same folder."""
     process = start(command(undisturbed))
     lock = undisturbed / ".lock-holder"
     name = f"process {process.pid} on {socket.gethostname()}"

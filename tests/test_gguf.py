@@ -1,4 +1,4 @@
-"""GGUF models: one conversion, the same numbers as the file, every place that takes a model's name, errors."""
+"""GGUF models: converted once, equal to the file, usable wherever a model is named; errors."""
 
 import importlib.util
 import logging
@@ -64,14 +64,14 @@ def write_gguf(path, architecture="llama", weights=True):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """A user's cache of this test alone."""
+    """A separate user cache for each test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return user_cache() / "models"
 
 
 @pytest.fixture(scope="module")
 def smollm2(tmp_path_factory):
-    """The file of SmolLM2, as `make smollm2` links it; the converted model is deleted in the end."""
+    """SmolLM2's file, as `make smollm2` links it; the converted model is deleted at the end."""
     file = next(Path(next(iter(PACKAGE.submodule_search_locations))).glob("*.gguf"))
     path = tmp_path_factory.mktemp("models") / "smollm2-135m-instruct.gguf"
     path.symlink_to(file)
@@ -134,7 +134,7 @@ def test_smollm2_takes_each_digit_alone(smollm2):
 # ------------------------------------------------------------------ every place that takes a name
 
 
-def test_names_that_are_no_files_stay(tmp_path):
+def test_names_that_are_not_files_are_unchanged(tmp_path):
     (tmp_path / "folder.gguf").mkdir()
     for name in ("Qwen/Qwen2.5-1.5B-Instruct", "configs/tiny-model", str(tmp_path / "folder.gguf")):
         assert not is_gguf(name) and model_folder(name) == name
@@ -145,17 +145,17 @@ def test_names_that_are_no_files_stay(tmp_path):
 def test_a_gguf_file_is_a_model_wherever_one_is_named(tmp_path, cache):
     path = str(write_gguf(tmp_path / "tiny.gguf"))
     fingerprint = ModelSpec(path).fingerprint
-    assert not cache.exists()  # known without a conversion
+    assert not cache.exists()  # available without a conversion
     check_scoring([], ScoringSettings(), path)
     (folder,) = (entry for entry in cache.iterdir() if entry.is_dir())
-    assert folder.name == fingerprint  # of the SHA-256 of the file
+    assert folder.name == fingerprint  # start of the file's SHA-256
     check_lora(ModelSpec(path), {})
     assert load_language_model(path).model.num_parameters() > 0
     assert ModelSpec(path).fingerprint == fingerprint != ModelSpec(str(folder)).fingerprint
 
 
 @needs_gguf
-def test_other_files_of_the_folder_decide_nothing(tmp_path, cache):
+def test_other_files_in_the_folder_have_no_effect(tmp_path, cache):
     path = write_gguf(tmp_path / "tiny.gguf")
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "config.json").write_text("{}")
@@ -183,7 +183,7 @@ def test_processes_convert_a_file_once(tmp_path, cache):
 
 
 @needs_gguf
-def test_a_stopped_conversion_is_done_again(tmp_path, cache):
+def test_an_interrupted_conversion_is_repeated(tmp_path, cache):
     path = str(write_gguf(tmp_path / "tiny.gguf"))
     partial = cache / f".{ModelSpec(path).fingerprint}.partial"
     partial.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""GROGU by hand: entropy, key tokens, fallback, the four utilities."""
+"""GROGU computed by hand: entropy, key tokens, fallback, the four utilities."""
 
 import math
 
@@ -29,7 +29,7 @@ def test_fallback_takes_the_highest_entropy():
     h0, hd = [0.1, 0.7, 0.3], [0.1, 0.7, 0.31]
     assert key_tokens(h0, hd) == ([1], "fallback")  # ceil(0.1 * 3) = 1
     assert key_tokens(h0, hd, fallback=0.5) == ([1, 2], "fallback")  # ceil(1.5) = 2
-    assert key_tokens([0.3, 0.3], [0.3, 0.3]) == ([0], "fallback")  # the earlier of equals
+    assert key_tokens([0.3, 0.3], [0.3, 0.3]) == ([0], "fallback")  # of equal values, the earlier
     assert key_tokens([0.30, 0.31], [0.33, 0.31], fallback_by="grounded") == ([0], "fallback")
     assert key_tokens([1.0] * 10, [1.0] * 10) == ([0], "fallback")  # 0.1 * 10 is 1, not 2 by rounding
     assert key_tokens([1.0] * 30, [1.0] * 30) == ([0, 1, 2], "fallback")
@@ -56,7 +56,7 @@ def test_utilities_by_hand(reward, log_ppl, expected):
     assert score_of(STATS, "abc", reward, RewardSettings(log_ppl=log_ppl)).value == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_record_says_which_rule_chose():
+def test_the_record_names_the_rule():
     score = score_of(STATS, "abc", "key_entropy", RewardSettings())
     assert (score.key, score.rule, score.error) == ((0, 2), "alpha", None)
 

@@ -1,4 +1,4 @@
-"""`python -m rewriter.import_chats`: logs of chats become turns."""
+"""`python -m rewriter.import_chats`: converts chat logs to turns."""
 
 import json
 
@@ -82,7 +82,7 @@ def test_a_json_file_with_a_list(tmp_path):
         ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "chats.jsonl:2: a string contains half"),
     ],
 )
-def test_what_cannot_be_read_is_named_or_left_out(tmp_path, line, expected):
+def test_unreadable_conversations_are_named_or_skipped(tmp_path, line, expected):
     path = tmp_path / "chats.jsonl"
     path.write_text(json.dumps(OPENAI) + "\n" + line + "\n")
     output = call(main, "--from", path, "--output", tmp_path / "turns.jsonl", ok=False)

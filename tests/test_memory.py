@@ -1,4 +1,4 @@
-"""Batches under a real limit of memory: halved where they do not fit, refused where one item does not."""
+"""Batches under a real memory limit: split in halves if they do not fit; an error if a single item does not fit."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Measures by hand, against trec_eval's own figures, and paired comparison."""
+"""Measures computed by hand and against trec_eval's results, and paired comparison."""
 
 import pytest
 
@@ -12,7 +12,7 @@ RUN = {"q1": {"b": 5.0, "a": 4.0, "d": 3.0, "c": 2.0}, "q2": {"y": 1.0}}
 
 def test_measures_by_hand():
     values = per_query(QRELS, RUN, ["MRR@10", "MAP", "P@2", "R@3", "Success@1", "nDCG@3"])
-    assert set(values["MRR@10"]) == {"q1", "q2", "q4"}  # q3 has nothing to find and is left out
+    assert set(values["MRR@10"]) == {"q1", "q2", "q4"}  # q3 has no relevant document and is left out
     assert values["MRR@10"] == {"q1": 0.5, "q2": 0.0, "q4": 0.0}
     assert values["MAP"]["q1"] == pytest.approx((1 / 2 + 2 / 4) / 2)
     assert values["P@2"]["q1"] == 0.5
@@ -66,7 +66,7 @@ def test_comparison_of_equals_and_of_unequals():
 def test_turns_of_one_conversation_are_no_independent_evidence():
     a, b = {f"t{i}": 1.0 for i in range(40)}, {f"t{i}": 0.0 for i in range(40)}
     one = compare(a, b, {turn: "c" for turn in a})
-    assert one.p > 0.9  # a single conversation can flip its sign either way
+    assert one.p > 0.9  # the sign of a single conversation can be flipped
 
 
 @pytest.mark.parametrize("name", ["MRR@10", "RR@10", "MRR@2", "MRR(rel=2)@10", "MRR"])

@@ -1,4 +1,4 @@
-"""How rewards order the candidates of a turn, beside their reciprocal ranks."""
+"""How rewards order the candidates of a turn, compared with their reciprocal ranks."""
 
 import pytest
 
@@ -13,12 +13,12 @@ def test_pairs_by_hand():
     turns = [
         [(3.0, 0.5), (1.0, 1.0), (1.0, 0.0)],  # wrong, right, tie
         [(2.0, 1.0), (None, 0.5), (1.0, 1.0)],  # equal ranks: no pair
-        [(None, 1.0)],  # nothing is known
+        [(None, 1.0)],  # no scores
     ]
     order = pair_order(turns)
     assert order["pairs"] == 3 and order["share"] == 0.5
     assert order["best"] == pytest.approx((0.5 + 1.0) / 2)
-    assert order["worst"] == pytest.approx((0.5 + 1.0) / 2)  # of the two lowest the mean, .5; then 1
+    assert order["worst"] == pytest.approx((0.5 + 1.0) / 2)  # mean of the two lowest, .5; then 1
     assert order["mean"] == pytest.approx((0.5 + 1.0) / 2)
 
 
@@ -69,8 +69,8 @@ def test_every_grogu_reward_from_token_statistics(run):
     assert orders["key_entropy@logged"]["share"] == 1.0  # 3 - 1 over 3 - 2
 
 
-def test_without_labels_there_is_nothing_to_compare(run, tmp_path):
+def test_turns_without_labels_raise_an_error(run, tmp_path):
     settings = run(scores=(0.1, 0.7))
     write_lines(tmp_path / "turns.jsonl", [{"id": "t", "history": [], "question": "Who?"}])
-    with pytest.raises(InputError, match="the training turns have no `relevant` documents"):
+    with pytest.raises(InputError, match="no training turn has `relevant` documents"):
         pair_orders(settings)

@@ -1,4 +1,4 @@
-"""Pairs by hand: best and worst, reasons, the gap filter, the stage."""
+"""Pairs computed by hand: best and worst, reasons, the gap filter, the stage."""
 
 import re
 
@@ -14,7 +14,7 @@ from train.run import Run
 
 
 def candidates_of(*scores, texts=None, counts=None):
-    """Candidates with these scores; their log-probabilities fall with the position."""
+    """Candidates with these scores, and with log-probabilities that decrease with the position."""
     texts = texts or [f"query {i}" for i in range(len(scores))]
     counts = counts or [1] * len(scores)
     return tuple(

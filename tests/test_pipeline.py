@@ -1,4 +1,4 @@
-"""The stages of a run: their names, and which of them a command makes."""
+"""The stages of a run: their names, and the stages that a command runs."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_only_the_first_round_has_an_sft_stage():
         (["--run.only", "evaluation"], ["evaluation"]),
     ],
 )
-def test_the_stages_that_a_command_makes(flags, expected):
+def test_the_stages_that_a_command_runs(flags, expected):
     assert selected_stages(settings_of("--train.rounds", "2", *flags)) == expected
 
 
@@ -39,13 +39,13 @@ def test_the_stages_that_a_command_makes(flags, expected):
         ),
         (["--run.redo_from", "score"], "`run.redo_from`: there is no stage `score`"),
         (["--run.only", "round-2/sft"], "`run.only`: there is no stage `round-2/sft`"),
-        (["--run.only", "dpo", "--run.until", "dpo"], "`run.only` makes one stage; leave out"),
+        (["--run.only", "dpo", "--run.until", "dpo"], "`run.only` runs a single stage; remove"),
         (
             ["--run.redo_from", "evaluation", "--run.until", "scores"],
             r"`run.redo_from` \(evaluation\) comes after `run.until` \(round-1/scores\)",
         ),
     ],
 )
-def test_stages_that_cannot_be_made_are_named(flags, expected):
+def test_invalid_stages_are_named(flags, expected):
     with pytest.raises(InputError, match=expected):
         selected_stages(settings_of("--train.rounds", "2", *flags))

@@ -1,4 +1,4 @@
-"""`--run.plan`: every stage with its state, costs near those of a real run, and nothing made."""
+"""`--run.plan`: every stage with its state, costs close to those of a real run, and nothing written."""
 
 import json
 import shutil
@@ -31,15 +31,15 @@ def plan_of(*flags) -> dict[str, list[str]]:
 
 
 def plan_of_copy(finished_run, folder, *flags) -> dict[str, list[str]]:
-    """The plan of the finished run's command for a copy of its folder."""
+    """The plan of the finished run's command, for a copy of the run folder."""
     files = [f"--data.{name}={finished_run.parent / 'data' / name}.jsonl" for name in ("train", "test", "corpus")]
     return plan_of("--data.format", "records", *files, "--run.dir", folder, *QUICK, *flags)
 
 
-def test_the_quickstarts_plan_names_every_stage_and_makes_nothing(tmp_path):
+def test_the_quickstarts_plan_names_every_stage_and_writes_nothing(tmp_path):
     plan = plan_of("--run.dir", tmp_path / "run")
     assert list(plan) == [*stage_names(2), "total"] and not (tmp_path / "run").exists()
-    assert {cells[0] for cells in plan.values()} == {"make: missing", ""}
+    assert {cells[0] for cells in plan.values()} == {"run: missing", ""}
     assert plan["round-1/candidates"][1:3] == ["1325", "10.6k"] and plan["evaluation"][1] == "425"
     assert plan["round-1/rankings"][2:6] == ["0", "0", "0", "0"]
     slow = plan_of("--run.dir", tmp_path / "run", "--run.tflops", "0.1", "--run.until", "scores")
@@ -69,7 +69,7 @@ def test_complete_stages_are_skipped_and_started_ones_resumed(finished_run, tmp_
     assert plan["evaluation"] == whole["evaluation"]
     assert float(plan["round-1/scores"][2]) == pytest.approx(0.75 * float(whole["round-1/scores"][2]), rel=0.01)
     redone = plan_of_copy(finished_run, run, "--run.redo_from", "round-2/candidates")
-    assert redone["round-2/pairs"][0] == "make: redo_from" and redone["round-1/pairs"][0] == "skip: complete"
+    assert redone["round-2/pairs"][0] == "run: redo_from" and redone["round-1/pairs"][0] == "skip: complete"
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_costs_are_near_those_of_a_real_run(finished_run, costs):
 
 @pytest.mark.parametrize(("stage", "calls_of_pair"), [("round-1/sft", 3), ("round-1/dpo", 6), ("round-2/dpo", 6)])
 def test_training_is_near_that_of_a_real_run(finished_run, costs, stage, calls_of_pair):
-    """SFT reads a side of each pair in three epochs, DPO both sides in two, and both once with the reference."""
+    """SFT processes one side of each pair in three epochs, DPO both sides in two, and both once with the reference."""
     counts = json.loads((finished_run / stage / "manifest.json").read_text())["counts"]
     check(costs.of(stage)[1].calls, calls_of_pair * counts["total"])
     size = (finished_run / stage / "adapter/adapter_model.safetensors").stat().st_size

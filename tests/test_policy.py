@@ -1,4 +1,4 @@
-"""What is trained: adapters that cannot work are refused by name, before the run or when they are read."""
+"""The policy: unusable adapters raise an error that names them, before the run or when they are loaded."""
 
 import shutil
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_an_adapter_continues_to_train(random_llama, adapter):
     model, _ = new_policy(ModelSpec(str(random_llama), str(adapter)), {"r": 99}, seed=1)
     trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
     assert trained and all("lora_" in name for name in trained)
-    assert model.peft_config["default"].r == 4  # that of the adapter, not of the settings
+    assert model.peft_config["default"].r == 4  # from the adapter, not from the settings
 
 
 def test_a_new_adapter_depends_on_the_seed_alone(random_llama):

@@ -1,4 +1,4 @@
-"""Pooled collections: what is in them, when they are made, and that every figure made with them says so."""
+"""Pooled collections: their content, when they are built, and the note in every table."""
 
 import json
 import logging
@@ -42,7 +42,7 @@ def source(tmp_path):
 
 @pytest.fixture
 def make(tmp_path):
-    """A function that makes the pool of a data set, and returns its file."""
+    """A function that builds the pool of a data set, and returns its file."""
 
     def make_pool(source, size=1, **retrieval):
         (pooled,) = make_pools([source], size, None, RetrievalSettings(**retrieval), tmp_path / "run")
@@ -59,7 +59,7 @@ def ids_of(pool):
 
 def test_gold_passages_and_what_bm25_retrieves_beside_them(source, make):
     ids = ids_of(make(source))
-    assert ids == [doc for doc in PASSAGES if doc in ids]  # in the collection's order
+    assert ids == [doc for doc in PASSAGES if doc in ids]  # in the order of the collection
     assert GOLD <= set(ids)  # 105 shares no word with its question
     # "who keeps the velmora lighthouse": 101 is no gold passage of this turn, and the best that is not
     # "what is a quillfish": 202; "and what colour is the tower": 203
@@ -78,7 +78,7 @@ def test_it_is_made_once_and_never_from_something_else(source, make):
     pool = make(source)
     before = pool.stat().st_mtime_ns
     assert make(source).stat().st_mtime_ns == before
-    with pytest.raises(InputError, match="pool.jsonl was made from something else: `size` was 1, is 3"):
+    with pytest.raises(InputError, match="pool.jsonl was built from other inputs: `size` was 1, is 3"):
         make(source, 3)
     with pytest.raises(InputError, match="`retrieval.b` was 0.4, is 0.75"):
         make(source, b=0.75)

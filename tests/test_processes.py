@@ -1,4 +1,4 @@
-"""Several processes on a CPU: the records of one process, one adapter, one log; and what goes wrong with them."""
+"""Several processes on a CPU: the same records as one process, one adapter, one log; and failures."""
 
 import json
 import shlex
@@ -48,7 +48,7 @@ def two(tmp_path_factory) -> tuple[Path, str]:
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory) -> Path:
-    """The same in one process, as far as no training is needed."""
+    """The same in one process, for the stages before training."""
     run = tmp_path_factory.mktemp("processes") / "one"
     finish([sys.executable, "train/dpo.py", *flags(run, "--run.until", "pairs")])
     systems = f"[{','.join(UNTRAINED)}]"
@@ -61,7 +61,7 @@ def by_id(folder: Path) -> dict[str, dict]:
 
 
 def differences(a: object, b: object, where: str = "") -> Iterator[str]:
-    """Places where two records differ, numbers by more than 1e-5."""
+    """Paths at which two records differ; numbers may differ by 1e-5."""
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
         for key in a:
             yield from differences(a[key], b[key], f"{where}.{key}")
@@ -115,8 +115,8 @@ def test_one_process_takes_over_what_two_have_completed(two):
 
 
 def up_to_pairs(run: Path, processes: int) -> list[str]:
-    """A run of 36 turns: 3 batches of candidates, 1 of rankings, 5 of scores. Two and three processes have uneven
-    shards; of five, two have no candidates and four no rankings."""
+    """A run of 36 turns: 3 batches of candidates, 1 of rankings, 5 of scores. With two or three processes the shards
+    are uneven; with five, two have no candidates and four no rankings."""
     more = ["--run.limit", "36", "--rewriter.max_new_tokens", "16", "--generator.max_new_tokens", "4"]
     torchrun = [*TORCHRUN[:-1], str(processes)] if processes > 1 else [sys.executable]
     return [*torchrun, "train/dpo.py", *flags(run, *more, "--run.until", "pairs")]
@@ -132,7 +132,7 @@ def alone(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory) -> tuple[Path, str]:
-    """`up_to_pairs` in two processes, of which rank 1 is killed amid the scores: its folder and its output."""
+    """`up_to_pairs` in two processes, with rank 1 killed during the scores: its folder and its output."""
     run = tmp_path_factory.mktemp("shards") / "killed"
     parts = [run / f"round-1/scores/part-{rank}.jsonl" for rank in (0, 1)]
     process = start(up_to_pairs(run, 2))
@@ -147,7 +147,7 @@ def killed(tmp_path_factory) -> tuple[Path, str]:
 
 
 def check_same(folder: Path, expected: Path) -> None:
-    """Nothing is missing, repeated or in another order, and no number differs."""
+    """Check that no record is missing, repeated or in another order, and that the numbers are equal."""
     for stage in RECORDS:
         records, of_one = lines(folder / stage), lines(expected / stage)
         assert [record["id"] for record in records] == [record["id"] for record in of_one]

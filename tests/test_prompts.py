@@ -1,4 +1,4 @@
-"""Prompts, and reading a rewrite out of what a model says."""
+"""Prompts, and parsing a rewrite from a model's output."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def test_rewrite_prompt_with_examples_and_a_short_history():
     ]
 
 
-def test_what_is_searched():
+def test_search_queries():
     assert search_query("Where?", "Where is it?", RewriterSettings()) == "Where is it?"
     joined = RewriterSettings(query="joined")
     assert search_query("Where?", "Where is it?", joined) == "Where? Where? Where is it?"
@@ -67,6 +67,6 @@ def test_read_rewrite(output, query):
     assert read_rewrite(output) == query
 
 
-def test_normalised_merges_what_a_retriever_cannot_tell_apart():
+def test_normalized_merges_equivalent_queries():
     assert normalized("Where was Ann  LEE born?") == normalized("where was ann lee born")
     assert normalized("Where was Ann born?") != normalized("When was Ann born?")

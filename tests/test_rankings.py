@@ -1,4 +1,4 @@
-"""The rankings stage over a collection: what it records, and that it is skipped the second time."""
+"""The rankings stage: its records, and that a second run skips it."""
 
 import hashlib
 import logging
@@ -60,6 +60,6 @@ def test_auto_and_the_engine_that_it_stands_for_are_one(rank, tmp_path, caplog):
 
 def test_rewrites_that_find_nothing_stop_the_run_with_an_example(rank, tmp_path):
     other = write_lines(tmp_path / "other.jsonl", [{"id": "d0", "text": "rivers and lakes"}])
-    for _ in range(2):  # and the same command stops there again
+    for _ in range(2):  # the same command stops there again
         with pytest.raises(InputError, match="none of 6 rewrites retrieved a document, for example 'thing0'"):
             rank(other)

@@ -1,4 +1,4 @@
-"""Records: what is written is read again as it was."""
+"""Records: reading returns what was written."""
 
 import json
 

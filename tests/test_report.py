@@ -1,4 +1,4 @@
-"""`report.html`: what it says, what it leaves out, and how it behaves in a browser."""
+"""`report.html`: its content, what it omits, and its behaviour in a browser."""
 
 import html
 import json
@@ -42,27 +42,28 @@ def test_the_verdict_of_a_run_that_helped():
     ]
 
 
-def test_the_verdict_of_a_run_that_did_not_help_gives_the_likeliest_reason():
+def test_the_verdict_of_a_run_that_did_not_help_gives_a_reason():
     few = Round(1, {"pairs": {"total": 12, "turns": 40, "dropped": {"tie": 28}}}, None, {}, {})
     first, reason = checks.verdict(run_data(dpo=0.31, low=-0.02, high=0.04, rounds=[few]))
     assert first.startswith("Training made no clear difference: MRR@10 0.300 → 0.310")
-    assert reason == "The most likely reason: in round 1 only 12 pairs were left to learn from."
+    assert reason == "The most likely reason: in round 1 only 12 pairs were left to train on."
     first, reason = checks.verdict(run_data(dpo=0.2, low=-0.2, high=-0.05))
-    assert first.startswith("Training made it worse")
+    assert first.startswith("Training made the results worse")
     assert "the reward rose (+0.200) while MRR@10 fell (-0.100)" in reason
 
 
 def test_without_labels_the_verdict_is_about_the_reward_and_says_so():
     run = run_data(0.2, 0.4, measure="key_entropy", reward=(0.2, 0.4))
     first, caution = checks.verdict(run)
-    assert first.startswith("Training helped: key_entropy 0.200 → 0.400") and "not higher accuracy" in caution
+    assert first.startswith("Training helped: key_entropy 0.200 → 0.400")
+    assert "does not imply higher accuracy" in caution
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
         ({"queries": {"words": 20.0}}, "queries grew from 6.0 to 20.0 words"),
-        ({"queries": {"answer_words": 0.2}}, "20% of the query words are in the answer and not in the conversation"),
+        ({"queries": {"answer_words": 0.2}}, "20% of the query words are in the answer but not in the conversation"),
         ({"queries": {"new_words": 0.5}}, "50% of the query words are not in the conversation"),
         ({"queries": {"repeated_words": 0.3}}, "30% of the query words are repeated"),
         ({"queries": {"same_as_question": 0.95}}, "95% of the queries equal the question"),
@@ -123,7 +124,7 @@ def test_a_report_without_examples_has_no_text_of_the_data(finished_run, tmp_pat
 
 
 @pytest.mark.slow
-def test_runs_side_by_side_and_a_folder_that_is_none(finished_run, tmp_path):
+def test_runs_side_by_side_and_a_folder_without_a_run(finished_run, tmp_path):
     other = shutil.copytree(finished_run, tmp_path / "other")
     shutil.rmtree(other / "evaluation")
     output = call(report, finished_run, other, "--output", tmp_path / "both.html")
@@ -136,7 +137,7 @@ def test_runs_side_by_side_and_a_folder_that_is_none(finished_run, tmp_path):
 
 @pytest.fixture
 def browser():
-    """Headless Chromium: of the system, or Playwright's own."""
+    """Headless Chromium, from the system or from Playwright."""
     sync_api = pytest.importorskip("playwright.sync_api")
     with sync_api.sync_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
@@ -157,7 +158,7 @@ def test_the_report_in_a_browser(finished_run, browser, width):
     page.on("pageerror", lambda error: messages.append(str(error)))
     page.on("request", lambda request: requests.append(request.url))
     page.goto((finished_run / "report.html").as_uri())
-    assert page.title() == "Report: run"  # a document's script is text
+    assert page.title() == "Report: run"  # the script in a document is shown as text
     assert requests == [(finished_run / "report.html").as_uri()]
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     total = page.locator(".example").count()

@@ -1,4 +1,4 @@
-"""BM25 against rank-bm25 itself and by hand, analysers, fusion by hand; runs whose order cannot change."""
+"""BM25 against rank-bm25 and by hand, analyzers, fusion by hand, and the order of written runs."""
 
 import math
 
@@ -26,7 +26,7 @@ def test_a_score_by_hand():
 
 
 def test_equals_rank_bm25_where_its_idf_is_the_same():
-    """Term by term, rank-bm25's own scores with its idf exchanged for Lucene's."""
+    """Compares term by term with rank-bm25's scores, with its idf replaced by Lucene's."""
     theirs = BM25Okapi([plain(text) for text in TEXTS], k1=1.5, b=0.75)
     seen = {word: sum(word in document for document in theirs.doc_freqs) for word in theirs.idf}
     theirs.idf = {word: math.log(1 + (5 - n + 0.5) / (n + 0.5)) for word, n in seen.items()}
@@ -59,7 +59,7 @@ def test_bm25_l_by_hand():
 
 
 def test_okapi_alone_scores_below_zero():
-    """Where most terms are in most documents, rank-bm25's floor for their idf is itself below zero."""
+    """If most terms are in most documents, rank-bm25's lower bound for their idf is negative."""
     passages = [Passage("a", "x y"), Passage("b", "x y"), Passage("c", "x y z")]
     for variant in ("lucene", "okapi", "plus", "l"):
         hits = RankBM25(passages, plain, variant=variant).search(["x"], 9)[0]
@@ -97,7 +97,7 @@ def test_english_analyzer_stems_and_stops():
     ],
 )
 def test_lucene_analyzer(text, terms):
-    """Worked by hand from the rules of StandardTokenizer, EnglishPossessiveFilter, StopFilter and PorterStemFilter."""
+    """By hand from the rules of StandardTokenizer, EnglishPossessiveFilter, StopFilter and PorterStemFilter."""
     assert ANALYZERS["lucene"]()(text) == terms
 
 

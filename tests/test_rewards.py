@@ -1,4 +1,4 @@
-"""Rewards by name: labels they need, `weighted` by hand, Delta-SePer and answer probability against plain sums."""
+"""Rewards by name: required labels, `weighted` by hand, Delta-SePer and answer probability against plain sums."""
 
 import math
 from dataclasses import fields, replace
@@ -97,7 +97,7 @@ def test_answer_logprob_equals_a_plain_sum(lm):
 
 
 class RecordingMatch(ExactMatch):
-    """Exact match that keeps the pairs it was asked about."""
+    """Exact match that records the pairs it compares."""
 
     def __init__(self):
         self.pairs = []
@@ -107,7 +107,7 @@ class RecordingMatch(ExactMatch):
         return super().judge(pairs)
 
 
-def test_what_seper_samples_depends_on_seed_and_input_alone(lm):
+def test_samples_of_seper_depend_only_on_seed_and_input(lm):
     other = RewardInput(GenerationInput((), "Who made it?", ("Ann Lee made it.",)), answers=("Ann Lee",))
 
     def sampled(inputs, seed):
@@ -120,7 +120,7 @@ def test_what_seper_samples_depends_on_seed_and_input_alone(lm):
 
 
 def test_logged_replies_are_scored_and_others_fall_back(lm):
-    """`scoring.answer: logged` takes the first tokens of the reply; an empty or abstaining reply takes `generated`."""
+    """`scoring.answer: logged` uses the start of the reply, or `generated` if the reply is empty or abstains."""
     replies = ("Talpa was born in Port Verna, by the sea.", "", "I'm sorry, I do not know.")
     items = [replace(ITEM, reply=reply) for reply in replies]
     generator = Generator(lm, 6, 400)

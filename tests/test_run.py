@@ -1,4 +1,4 @@
-"""The whole run as a user starts it: every stage, the adapters, a kill in the middle."""
+"""The whole run as a user starts it: every stage, the adapters, and a kill."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def whole(tmp_path_factory):
     return run, finish([*LAUNCH, *command(run)])
 
 
-def test_every_stage_is_there_and_logs_one_summary(whole):
+def test_every_stage_is_complete_and_logs_one_summary(whole):
     run, output = whole
     for stage in STAGES:
         manifest = json.loads((run / stage / "manifest.json").read_text())
@@ -139,7 +139,7 @@ def test_options_of_another_reward_change_nothing(whole):
 
 
 def test_a_killed_run_resumes_and_ends_with_the_same_figures(whole, tmp_path):
-    """SIGKILL while candidates, scores and dpo are at work; the run ends as one that was never killed."""
+    """SIGKILL during candidates, scores and dpo; the result equals that of an uninterrupted run."""
     run = tmp_path / "killed"
     for watched in (
         "round-1/candidates/part-0.jsonl",

@@ -1,4 +1,4 @@
-"""Models, settings and data of others: nothing of theirs is run, nothing is written elsewhere, no secret is kept."""
+"""Untrusted models, settings and data: no code runs, nothing is written elsewhere, and no secret is stored."""
 
 import json
 import pickle
@@ -26,7 +26,7 @@ BAD_IDS = ("../../../escaped", "..", "~/escaped", "a/../../../../escaped")
 
 
 class Payload:
-    """Makes a file when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -37,7 +37,7 @@ class Payload:
 
 @pytest.fixture
 def trap(tmp_path):
-    """A file that the code of a bad model would make."""
+    """A file that the code of a malicious model would create."""
     yield tmp_path / "executed"
     assert not (tmp_path / "executed").exists()
 
@@ -118,7 +118,7 @@ def test_settings_that_would_write_elsewhere_are_refused(tmp_path, command, flag
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    """A whole run with bad ids, markup and planted secrets, its exports, and all output; the rewrites of the first
+    """A whole run with bad ids, markup and planted secrets, with its exports and all output. The rewrites of the first
     round come from a server that repeats the markup."""
     root = tmp_path_factory.mktemp("root")
     folder, cache = root / "a/b/c", root / "cache"

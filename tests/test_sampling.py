@@ -28,7 +28,7 @@ OPTIONS = RewriterSettings(n=4, max_new_tokens=8)
 PROMPT = RewritePrompt()
 
 
-def test_a_turn_gets_the_same_samples_in_any_company(lm):
+def test_a_turn_gets_the_same_samples_in_any_batch(lm):
     together = sample_rewrites(lm, TURNS, OPTIONS, PROMPT, 3)
     alone = [sample_rewrites(lm, [turn], OPTIONS, PROMPT, 3)[0] for turn in TURNS]
     for one, other in zip(together, alone, strict=True):
@@ -52,7 +52,7 @@ def test_included_queries_join_the_samples(lm):
         candidates = record.candidates
         included = {c.source: c for c in candidates if c.source != "sample"}
         assert included["question"].text == turn.question and included["question"].logprob is None
-        assert ("history" in included) == bool(turn.history)  # else the question again
+        assert ("history" in included) == bool(turn.history)  # otherwise the question again
         assert all(c.query == f"{turn.question} {turn.question} {c.text}" for c in candidates)
     assert included.keys() == {"question"}
 
@@ -78,14 +78,14 @@ def test_greedy_equals_generate(lm):
     assert greedy_rewrites(lm, TURNS, OPTIONS, PROMPT)[0] == (read_rewrite(text) or TURNS[0].question)
 
 
-def test_a_long_history_loses_its_oldest_messages_and_says_so(lm, monkeypatch):
+def test_a_long_history_loses_its_oldest_messages_and_counts_them(lm, monkeypatch):
     full, _ = prompts_of(lm, [TURNS[1]], PROMPT, 8)[0]
     monkeypatch.setattr(lm.model.config, "max_position_embeddings", len(full) + 7)
     shorter, left_out = prompts_of(lm, [TURNS[1]], PROMPT, 8)[0]
     assert left_out == 1 and len(shorter) < len(full) and "And the pet?" in lm.tokenizer.decode(shorter)
 
 
-def test_a_model_that_is_not_there_is_named():
+def test_a_missing_model_is_named():
     with pytest.raises(InputError, match="`./no/such/model` cannot be loaded: no folder at ./no/such/model"):
         load_language_model("./no/such/model")
 

@@ -21,7 +21,7 @@ PASSAGES = [Passage("a", "the fox"), Passage("b", "the sea")]
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch):
-    """Short waits, no proxy between us and the server, no credentials but the test's."""
+    """Short waits, no proxy, and only the credentials of the test."""
     monkeypatch.setattr(module, "FIRST_WAIT", 0.01)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     for name in ("SEARCH_API_KEY", "SEARCH_USER", "SEARCH_PASSWORD", "SEARCH_CA_FILE"):
@@ -38,7 +38,7 @@ def engine(server, **options):
     return SearchServer(RetrievalSettings(engine="http", url=server.url, **({"index": INDEX} | options)))
 
 
-def test_what_is_sent(server):
+def test_the_requests(server):
     hits = engine(server, fields=["title^2", "text"]).search(["fox", " ", "sea"], 7)
     assert [[hit.doc for hit in some] for some in hits] == [["a"], [], ["b"]]
     headers, lines = server.requests[0]
@@ -68,7 +68,7 @@ def part(**fields):
         part(_shards={"failed": 1}),
     ],
 )
-def test_a_busy_server_is_asked_again(server, reply):
+def test_requests_to_a_busy_server_are_retried(server, reply):
     server.replies = [reply, reply]
     assert engine(server).search(["sea"], 1)[0][0].doc == "b"
     assert len(server.requests) == 3
@@ -81,7 +81,7 @@ def test_a_server_that_stays_busy_is_given_up(server):
     assert len(server.requests) == 3
 
 
-def test_no_server_there():
+def test_an_unreachable_server_is_named():
     settings = RetrievalSettings(engine="http", url="http://127.0.0.1:9", index=INDEX, retries=1)
     with pytest.raises(InputError, match="127.0.0.1:9.*no answer to 2 requests.*Is the server up"):
         SearchServer(settings).search(["sea"], 1)
@@ -120,7 +120,7 @@ def test_refused_credentials_are_named(server):
         engine(server).search(["sea"], 1)
 
 
-def test_tls_with_an_authority_of_ones_own(tmp_path, monkeypatch):
+def test_tls_with_a_custom_authority(tmp_path, monkeypatch):
     if not shutil.which("openssl"):
         pytest.skip("the program openssl, which makes the certificate, is not there")
     pem = tmp_path / "server.pem"

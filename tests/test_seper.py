@@ -1,4 +1,4 @@
-"""SePer by hand: a scripted judge, several clusters, two references; and a real (random) entailment model."""
+"""SePer by hand: a scripted classifier, several clusters, two references; and a real (random) entailment model."""
 
 import math
 
@@ -90,7 +90,7 @@ def test_exact_match_as_entailment():
 
 @pytest.fixture(scope="module")
 def deberta(tmp_path_factory):
-    """A random DeBERTa-v2 with the label order of the MNLI models turned round."""
+    """A random DeBERTa-v2 with the reversed label order of the MNLI models."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
     from transformers import DebertaV2Config, DebertaV2ForSequenceClassification, PreTrainedTokenizerFast
 

@@ -54,7 +54,7 @@ def test_a_rewriter_by_its_url(serve, rewriter, tmp_path):
     assert 1 <= len(remote.rewrite(HISTORY, QUESTION, n=3)) <= 3
 
 
-def test_a_server_that_is_not_there_is_named():
+def test_an_unreachable_server_is_named():
     remote = Rewriter.from_url(f"http://127.0.0.1:{free_port()}/v1", "m", retries=0)
     with pytest.raises(InputError, match="http://127.0.0.1:.*: Connection error"):
         remote.rewrite(HISTORY, QUESTION)
@@ -86,7 +86,7 @@ def test_a_full_queue_refuses(serve, rewriter, monkeypatch):
     url = serve(max_queue=1, max_batch=1)
     with ThreadPoolExecutor(8) as pool:
         replies = [pool.submit(httpx2.post, f"{url}/rewrite", json={"question": "q"}, timeout=30) for _ in range(8)]
-        while sum(reply.done() for reply in replies) < 6:  # one is answered, one waits
+        while sum(reply.done() for reply in replies) < 6:  # one is being answered, one waits
             time.sleep(0.01)
         release.set()
     statuses = sorted(reply.result().status_code for reply in replies)

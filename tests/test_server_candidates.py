@@ -1,4 +1,4 @@
-"""Candidates of the first round and `base` rewrites from a server: seeds, what servers lack, faults, resuming."""
+"""Candidates of the first round and `base` rewrites from a server: seeds, missing features, faults, resuming."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ def server():
 
 @pytest.fixture
 def candidates(tmp_path):
-    """A function that makes the stage from a server, and returns its records."""
+    """A function that runs the stage with a server, and returns its records."""
     turns = [{"id": f"c{i}_1", "history": [], "question": question} for i, question in enumerate(QUESTIONS)]
     files = ["--data.train", write_lines(tmp_path / "turns.jsonl", turns), "--data.corpus"]
     files.append(write_lines(tmp_path / "corpus.jsonl", [{"id": "d0", "text": "Owls nest in barns."}]))
@@ -88,10 +88,10 @@ def test_servers_without_n_or_log_probabilities(server, candidates, n, logprobs)
     assert len(found) == 30 and all(candidate["text"].endswith(" 0") for candidate in found)
     assert {candidate.get("logprob") for candidate in found} == {-1.5 if logprobs == "yes" else None}
     refusals = 0 if "refused" not in (n, logprobs) else 1 if logprobs != "refused" else 2
-    assert len(server.requests) == 30 + refusals  # what was refused once is not asked for again
+    assert len(server.requests) == 30 + refusals  # what was rejected once is not requested again
 
 
-def test_passing_faults_change_nothing(server, candidates):
+def test_temporary_faults_change_nothing(server, candidates):
     undisturbed = candidates(server.url, run="undisturbed")
     server.faults = [(429, "{}"), (CUT, ""), (500, "{}"), (503, "busy"), (CUT, ""), (502, "{}")]
     assert candidates(server.url) == undisturbed and not server.faults
@@ -131,7 +131,7 @@ def test_a_half_answered_batch_resumes(server, candidates, tmp_path):
 
 
 def body_of(i, records):
-    """The request that the i-th record answers."""
+    """The request of the i-th record."""
     seed = int(records[i]["candidates"][0]["text"].split()[1])
     return {"messages": [{"content": QUESTIONS[i]}], "seed": seed, "n": 3, "logprobs": True, "model": "m"}
 
@@ -175,7 +175,7 @@ def test_more_fields_of_a_request_are_recorded(server, candidates):
     flags = ["--rewriter.extra_body", "{chat_template_kwargs: {enable_thinking: false}}"]
     candidates(server.url, *flags)
     assert all(body["chat_template_kwargs"] == {"enable_thinking": False} for body in bodies(server))
-    candidates(server.url, *flags, "--rewriter.retries", "1", "--rewriter.dtype", "bfloat16")  # do not decide records
+    candidates(server.url, *flags, "--rewriter.retries", "1", "--rewriter.dtype", "bfloat16")  # do not affect records
     with pytest.raises(InputError, match="`settings.extra_body.chat_template_kwargs` was"):
         candidates(server.url)
     with pytest.raises(InputError, match="`inputs.model.url` was 'http://.*', is 'http://other/v1'"):
@@ -228,7 +228,7 @@ def test_base_rewrites_of_a_server_are_those_of_the_same_model_here(rewriter, ra
 
 @pytest.mark.slow
 def test_a_whole_run_with_a_server(tmp_path):
-    """The server samples the first round and writes the `base` rewrites; the rest is the local model's."""
+    """The server samples the first round and writes the `base` rewrites; the local model does the rest."""
     config = ["--config", ROOT / "configs/quickstart.yaml", "--run.dir", tmp_path, *QUICK]
     local = Rewriter.from_settings(RewriterSettings(model=str(ROOT / "configs/tiny-model")))
     with serving(local) as url:
@@ -248,8 +248,8 @@ def test_a_whole_run_with_a_server(tmp_path):
 
 @pytest.fixture(scope="module")
 def transformers_serve(tmp_path_factory):
-    """The address of `transformers serve`, and the name of its model, a random Llama. Of a Qwen2 it expects answers in
-    Qwen's own chat format."""
+    """The address of `transformers serve`, and the name of its model, a random Llama. For a Qwen2, the server expects
+    answers in Qwen's own chat format."""
     if not is_serve_available():
         pytest.skip("`transformers serve` is not installed; pip install 'transformers[serving]' -c constraints.txt")
     port, folder = free_port(), tmp_path_factory.mktemp("model")
@@ -278,7 +278,7 @@ def transformers_serve(tmp_path_factory):
 
 @pytest.mark.slow
 def test_candidates_of_transformers_serve(transformers_serve, candidates):
-    """It ignores `n` and log-probabilities, and samples only where the generation configuration says so."""
+    """It ignores `n` and log-probabilities, and samples only if the generation configuration enables sampling."""
     url, model = transformers_serve
     flags = ["--rewriter.served_model", model, "--rewriter.max_new_tokens", "8", "--rewriter.concurrency", "1"]
     greedy = candidates(url, *flags, run="greedy")

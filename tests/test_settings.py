@@ -1,4 +1,4 @@
-"""Settings: every YAML parses, every setting is read somewhere, and each mistake has its message."""
+"""Settings: every YAML file parses, every setting is used, and each mistake has its message."""
 
 import re
 from dataclasses import asdict
@@ -23,7 +23,7 @@ def settings_with(*flags):
 
 
 def message_of(*argv):
-    """What `read_settings` says of a command line that it refuses."""
+    """The error message of `read_settings` for a command line."""
     with pytest.raises(InputError) as error:
         read_settings("", list(argv))
     return str(error.value)
@@ -49,7 +49,7 @@ def test_passed_on_keys_are_known_to_the_libraries(path):
 
 
 def test_every_setting_is_read_somewhere():
-    """As an attribute of a name that the code uses for its section."""
+    """Each is an attribute of a name that the code uses for its section."""
     own = {"settings.py", "data_settings.py", "retrieval_settings.py"}
     source = "\n".join(
         path.read_text()

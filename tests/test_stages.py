@@ -63,11 +63,11 @@ def test_a_stage_resumes_after_its_last_whole_record(tmp_path, caplog):
     caplog.set_level(logging.INFO, "rewriter")
     stage, batches = stage_in(tmp_path), []
     part = stage.folder / "part-0.jsonl"
-    part.write_text('{"id": "a", "value": "kept"}\n{"id": "b", "val')  # killed while it wrote
+    part.write_text('{"id": "a", "value": "kept"}\n{"id": "b", "val')  # killed while writing
     assert stage.done() == {"a"}
     complete(stage, batches)
     assert lines(stage.folder) == [{"id": "a", "value": "kept"}, *WHOLE[1:]] and not part.exists()
-    assert batches == ["ab", "cd"]  # whole batches, so that every record is computed in the same company
+    assert batches == ["ab", "cd"]  # whole batches, so that the batch of every record stays the same
     assert f"{NAME}: resuming after 1 finished records" in caplog.text
 
 
@@ -120,12 +120,12 @@ def test_too_many_failures_stop_the_run(tmp_path):
     )
     with pytest.raises(InputError, match=expected):
         run_stage(stage_in(tmp_path), ITEMS, 2, lambda: lambda batch: batch, count, 0.1)
-    with pytest.raises(InputError, match=expected):  # the same command again computes nothing anew
+    with pytest.raises(InputError, match=expected):  # the same command computes nothing again
         run_stage(stage_in(tmp_path), ITEMS, 2, never, count, 0.1)
     assert run_stage(stage_in(tmp_path), ITEMS, 2, never, count, 0.5).complete
 
 
-# ------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------ errors
 
 
 def test_a_stage_refuses_to_mix(tmp_path):
@@ -186,7 +186,7 @@ def test_a_damaged_manifest_is_named(tmp_path, text):
 
 def test_a_run_folder_is_locked_by_one_process(tmp_path):
     lock_run_dir(tmp_path)
-    lock_run_dir(tmp_path)  # again by the same process: nothing
+    lock_run_dir(tmp_path)  # locking again in the same process has no effect
     code = (
         f"from pathlib import Path; from core.distributed import lock_run_dir; lock_run_dir(Path({str(tmp_path)!r}))"
     )

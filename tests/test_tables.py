@@ -1,10 +1,10 @@
-"""The result table's parts: by kind of turn and by depth, with answers, and the word that a pool asks for."""
+"""The result table: splits by kind of turn and by depth, answers, and the note about a pool."""
 
 import pytest
 
 from core.records import EvaluationRecord, SystemResult, Turn
 from tests.conftest import settings_of
-from train.report_tables import figures, table_of
+from train.report_tables import evaluation_metrics, table_of
 
 # Eight turns of one conversation, numbered 1 to 8.
 TURNS = [
@@ -23,7 +23,7 @@ EM = {"c_2": 1.0, "c_8": 0.0}  # the only turns that have answers
 
 
 def metrics(*flags):
-    return figures({"original": {"MRR@10": MRR, "EM": EM}}, TURNS, RECORDS, settings_of(*flags))
+    return evaluation_metrics({"original": {"MRR@10": MRR, "EM": EM}}, TURNS, RECORDS, settings_of(*flags))
 
 
 def test_depths_by_hand():

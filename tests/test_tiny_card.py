@@ -1,4 +1,4 @@
-"""The shipped tiny model: small, safetensors, described, and able to read names it has never seen."""
+"""The included tiny model: small, in safetensors, documented, and able to read unseen names."""
 
 import json
 
@@ -30,7 +30,7 @@ def test_the_card_has_the_figures():
 
 
 @pytest.mark.slow
-def test_it_reads_and_key_entropy_tells_gold_lists(tmp_path):
+def test_it_reads_and_key_entropy_prefers_gold_lists(tmp_path):
     make_quickstart_data(tmp_path)
     figures = measure(str(MODEL), tmp_path, limit=100)
     assert figures["answers right, gold passage among 3"] >= 0.7

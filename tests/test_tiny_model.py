@@ -77,7 +77,7 @@ def test_answerable_questions_are_answered_by_a_document():
 
 
 def test_most_documents_state_the_same_attribute_of_others():
-    """Several documents of `distractor_reading` state the attribute that is asked for: words alone do not answer."""
+    """Several documents of `distractor_reading` state the requested attribute, so matching words is not enough."""
     stems = [
         statement.split("{v}")[0].replace("{e}", "").replace("{p}", "").strip()
         for attribute in ATTRIBUTES

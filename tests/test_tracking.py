@@ -1,21 +1,21 @@
-"""`train.report_to`: the figures of a run in TensorBoard and Weights & Biases."""
+"""`train.report_to`: logging to TensorBoard and Weights & Biases."""
 
 import pytest
 
 from core.errors import InputError
 from train.tracking import RunTracker, check_trackers, flatten
 
-KEY = "0123456789abcdef" * 2 + "01234567"  # of the form that W&B asks for
+KEY = "0123456789abcdef" * 2 + "01234567"  # in the format that W&B requires
 
 
-def test_numbers_with_the_names_on_the_way():
+def test_nested_numbers_are_flattened():
     values = {"total": 3, "dropped": {"tie": 1, "note": "x"}, "ok": True, "none": None, "loss": 0.5}
     assert list(flatten(values)) == [("total", 3), ("dropped/tie", 1), ("loss", 0.5)]
 
 
 def test_a_tracker_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr("train.tracking.find_spec", lambda name: None)
-    with pytest.raises(InputError, match="`train.report_to: wandb` needs its package; .* pip install wandb"):
+    with pytest.raises(InputError, match="`train.report_to: wandb` needs the package wandb; .* pip install wandb"):
         check_trackers(["wandb"])
 
 
@@ -26,7 +26,7 @@ def test_weights_and_biases(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
     tracker = RunTracker(tmp_path / "run", ["wandb"])
     tracker.log("round-1/sft", {"loss": 1.5}, 10)
-    tracker.log("round-2/dpo", {"loss": 0.5}, 5)  # W&B would refuse a step that falls
+    tracker.log("round-2/dpo", {"loss": 0.5}, 5)  # W&B rejects a decreasing step
     run = tracker.trackers[0].tracker
     assert run.name == "run" and dict(run.summary)["round-1/sft/loss"] == 1.5
     assert dict(run.summary)["round-2/dpo/loss"] == 0.5 and dict(run.summary)["round-2/dpo/step"] == 5

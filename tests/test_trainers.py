@@ -1,4 +1,4 @@
-"""What stands around TRL's trainers: the SFT loss on a CPU, the order of batches, checks, checkpoints."""
+"""Extensions of TRL's trainers: the SFT loss on a CPU, the order of batches, checks, checkpoints."""
 
 from statistics import fmean
 
@@ -45,13 +45,13 @@ def test_the_loss_and_its_gradient_equal_trls(random_llama, tmp_path, num_items)
     assert torch.allclose(*gradients, atol=1e-6, rtol=1e-3) and gradients[0].abs().max() > 0
 
 
-def test_batches_hold_rows_of_like_length_in_an_order_of_seed_and_epoch():
+def test_batches_have_rows_of_similar_length_in_an_order_of_seed_and_epoch():
     lengths = [row % 50 for row in range(1003)]
 
     def order(seed, epoch):
         sampler = LengthGroupedSampler(lengths, 10, seed)
         sampler.set_epoch(epoch)
-        torch.rand(seed + epoch)  # the random state of the process decides nothing
+        torch.rand(seed + epoch)  # the random state of the process has no effect
         return list(sampler)
 
     assert order(1, 0) == order(1, 0) and len({tuple(order(*key)) for key in ((1, 0), (1, 1), (2, 0))}) == 3
@@ -73,11 +73,11 @@ def test_policy_and_reference_must_start_equal(tmp_path, weights, bf16, tolerate
         callback = ZeroMarginCallback("round-1/dpo")
         callback.on_log(config, TrainerState(global_step=step), None, logs=logs, model=model)
 
-    with pytest.raises(InputError, match="the reward margin is 0.1 at step 0 and must be 0"):
+    with pytest.raises(InputError, match="the reward margin is 0.1 at step 0, must be 0"):
         log(**{"rewards/margins": 0.1})
     log(loss=1.0)
     log(**{"rewards/margins": tolerated})
-    log(step=2, **{"rewards/margins": 0.1})  # later margins are to grow
+    log(step=2, **{"rewards/margins": 0.1})  # later margins may grow
 
 
 def test_the_newest_complete_checkpoint_of_this_number_of_processes(tmp_path):
@@ -89,7 +89,7 @@ def test_the_newest_complete_checkpoint_of_this_number_of_processes(tmp_path):
         if step != 11:  # `trainer_state.json` is written last
             (folder / "trainer_state.json").write_text("" if step == 12 else "{}")  # the disk was full
     (tmp_path / "checkpoint-13/rng_state.pth").write_bytes(b"PK half a file")
-    (tmp_path / "checkpoint-14/rng_state.pth").rename(tmp_path / "checkpoint-14/rng_state_0.pth")  # of several
+    (tmp_path / "checkpoint-14/rng_state.pth").rename(tmp_path / "checkpoint-14/rng_state_0.pth")  # several processes
     assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
     remove_unusable_checkpoints(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-4", "checkpoint-10"}

@@ -1,4 +1,4 @@
-"""The training stages on a golden batch of pairs: SFT learns the chosen rewrites, DPO to prefer them."""
+"""The training stages on a small batch of pairs: SFT learns the chosen rewrites, DPO prefers them."""
 
 import json
 
@@ -25,7 +25,7 @@ def message(role, text):
 
 
 def run_with_pairs(folder, model, *more, **options):
-    """A run with four pairs, and more, and its `pairs` stage."""
+    """A run with four pairs and further settings, and its `pairs` stage."""
     settings = Settings(run=RunSettings(dir=str(folder)), rewriter=RewriterSettings(model=str(model)), **options)
     pairs = Stage(settings.run.path, "round-1/pairs", {}, {}, Pair)
     pairs.write([*map(pair_of, (f"Question {i}" for i in range(4)), CHOSEN, REJECTED), *more])
@@ -53,7 +53,7 @@ def logs(run, stage, key):
 
 
 def logprobs(model, run, stage, rewrites):
-    """The log-probability of each rewrite, read token by token from the saved adapter."""
+    """The log-probability of each rewrite, computed from the saved adapter."""
     lm = ModelSpec(model, str(run / stage / "adapter")).load()
     sums = []
     for i, rewrite in enumerate(rewrites):
@@ -91,5 +91,5 @@ def test_rows_without_a_token_left_by_max_length_are_dropped(random_llama, tmp_p
     run, pairs = run_with_pairs(tmp_path / "some", random_llama, long, sft=options)
     assert train_sft(run, "round-1/sft", pairs).manifest["counts"]["total"] == 4
     run, pairs = run_with_pairs(tmp_path / "none", random_llama, sft=options | {"max_length": 2})
-    with pytest.raises(InputError, match="round-1/sft: `max_length` 2 leaves no token of any completion"):
+    with pytest.raises(InputError, match="round-1/sft: `max_length` 2 truncates all completions entirely"):
         train_sft(run, "round-1/sft", pairs)

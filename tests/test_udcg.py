@@ -1,4 +1,4 @@
-"""UDCG: published values, and a case worked by hand."""
+"""UDCG: published values, and a case computed by hand."""
 
 import math
 

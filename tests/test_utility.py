@@ -1,4 +1,4 @@
-"""`python -m scoring.utility` as a user runs it."""
+"""`python -m scoring.utility`, run as a user does."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def test_the_published_items_need_no_model(tmp_path):
     assert json.loads((tmp_path / "one-out.json").read_text()) == made[:1]
 
 
-def test_a_run_that_was_stopped_goes_on(random_llama, tmp_path):
+def test_an_interrupted_run_resumes(random_llama, tmp_path):
     items = [ITEM | {"example_id": f"e{n}", "question": f"Where was Talpa born? {n}"} for n in range(300)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
     words = ["--model", random_llama, "--input", tmp_path / "in.jsonl", "--max_new_tokens", "4"]
@@ -153,13 +153,13 @@ def test_an_item_without_passages_needs_no_model():
     assert made["udcg"] == {"m": None} and made["errors"] == {"udcg": {"m": "no documents retrieved"}}
 
 
-def test_a_cut_document_is_told_for_delta_seper_too(lm):
+def test_delta_seper_reports_cut_documents_too(lm):
     long = ITEM | {"passages": [*ITEM["passages"], {"text": "word " * lm.context, "is_relevant": False}]}
     made = score_item(long, "delta_seper_soft", lm, samples=2, sample_tokens=4, entailment="exact")
     assert made["models_info"][lm.name]["cut"] == 1 and made["delta_seper_soft"][lm.name] is not None
 
 
-def test_an_item_that_knows_its_probabilities_is_not_judged_beside_one_that_does_not(lm):
+def test_only_items_without_probabilities_need_the_model(lm):
     known = ITEM | {"passages": [p | {"no_res_prob": 0.2} for p in ITEM["passages"]], "errors": {"udcg": {"m": "old"}}}
     for items in ([known, ITEM], [ITEM, known]):
         made = dict(zip(("known", "asked") if items[0] is known else ("asked", "known"),

@@ -1,4 +1,4 @@
-"""`python -m scoring.validity`: win rates by hand, the lists, and the files it writes."""
+"""`python -m scoring.validity`: win rates by hand, the lists, and the output files."""
 
 import json
 import random
@@ -74,7 +74,7 @@ def test_rewards_that_make_no_answer_are_compared_with_answers_too(random_llama,
     assert set(made["answers_right"]) == {"gold", "without"}
 
 
-def test_rewards_that_lack_answers_are_refused_or_said(random_llama, tmp_path):
+def test_rewards_that_lack_answers_are_refused_or_skipped(random_llama, tmp_path):
     bare = {name: value for name, value in ITEM.items() if name != "answers"}
     one_kind = bare | {"passages": ITEM["passages"][:1]}
     (tmp_path / "in.jsonl").write_text(json.dumps(bare) + "\n" + json.dumps(one_kind) + "\n")
@@ -82,24 +82,24 @@ def test_rewards_that_lack_answers_are_refused_or_said(random_llama, tmp_path):
     output = call(main, *words, "--rewards", "answer_logprob", ok=False)
     assert "`--rewards answer_logprob` needs `answers`; 1 of 1 questions have none" in output
     output = call(main, *words)
-    assert "1 of 2 items are left out" in output and "answer_logprob left out: 1 of 1 questions" in output
+    assert "skipped 1 of 2 items" in output and "skipped answer_logprob: 1 of 1 questions" in output
     assert "Answers that abstain: " in output and "Answers right" not in output
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--output", "o"], "give `--config` (turns and a collection) or `--input` (items), one of them."),
-        (["--output", "o", "--input", "x.jsonl"], "`--input` needs `--model`."),
+        (["--output", "o"], "give either `--config` (turns and a collection) or `--input` (items)."),
+        (["--output", "o", "--input", "x.jsonl"], "`--input` needs `--model`, the generator."),
         (
             ["--input", "x.jsonl", "--model", "m"],
             "`--output` is not set; name a folder for validity.json, .md and .svg.",
         ),
-        (["--input", "x.jsonl", "--model", "m", "--run", "r"], "`--run` needs `--config`: the settings of that run."),
+        (["--input", "x.jsonl", "--model", "m", "--run", "r"], "`--run` needs `--config`, the settings of that run."),
         (["--input", "x.jsonl", "--rewards", "ppll"], "`--rewards ppll`: did you mean `ppl`?"),
         (
             ["--input", "x.jsonl", "--model", "m", "--output", "o", "--run.seed", "1"],
-            "`--run.seed` cannot be used with `--input`; settings go with `--config`.",
+            "`--run.seed` cannot be used with `--input`; use `--config` to override settings.",
         ),
         (["--limit", "0"], "`--limit` must be a whole number >= 1, or null, got 0."),
     ],

@@ -1,4 +1,4 @@
-"""The tiny world: the same bytes from the same seed, splits that share no name, labels that hold."""
+"""The tiny world: the same bytes for the same seed, splits without common names, and correct labels."""
 
 import json
 import random
@@ -56,7 +56,7 @@ def test_another_world_is_refused(tmp_path, seed, version, key):
     assert (tmp_path / "test.jsonl").stat().st_mtime_ns == written
     if version:
         (tmp_path / "world.json").write_text(json.dumps({"seed": 7, "version": version}))
-    with pytest.raises(InputError, match=f"tiny world of another {key}.*use another `--run.dir`"):
+    with pytest.raises(InputError, match=f"tiny world with another {key}.*use another `--run.dir`"):
         make_quickstart_data(tmp_path, seed)
 
 

@@ -1,1 +1,1 @@
-"""The pipeline: preference pairs, training, evaluation, report and export; and the world of the quickstart."""
+"""The pipeline: preference pairs, training, evaluation, report and export, and the tiny world of the quickstart."""

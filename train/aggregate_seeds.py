@@ -1,10 +1,10 @@
-"""Several runs of one configuration together: the result table of their mean, and comparisons over all of them.
+"""Aggregate runs of one configuration with different seeds: a table of mean results, and comparisons.
 
     python -m train.aggregate_seeds runs/quickstart-1 runs/quickstart-2 runs/quickstart-3
     python -m train.aggregate_seeds runs/mtrag-1 runs/mtrag-2 --measures MRR@10 R@10 nDCG@3 F1
 
-A turn's value is its mean over the runs; conversations, not runs, are what is resampled. With several data sets, the
-tables of each set follow those of all turns.
+The value of a turn is its mean over the runs. Confidence intervals resample conversations, not runs. With several data
+sets, the tables for each set follow those for all turns.
 """
 
 import math
@@ -32,13 +32,16 @@ from train.report_tables import (
 
 
 def mean_over_runs(runs: list[Path], measures: Sequence[str]) -> tuple[PerTurn, dict[str, str], dict[str, str]]:
-    """The mean value of every turn, turn -> conversation, and turn -> data set.
+    """Average the measures of each turn over runs.
+
+    Returns:
+        The mean values (system -> measure -> turn -> value), turn -> conversation, and turn -> data set.
 
     Raises:
-        InputError: a run has no evaluation, or other turns than the first.
+        InputError: a run has no evaluation, or runs differ in their turns or systems.
     """
     if len({run.resolve() for run in runs}) < len(runs):
-        raise InputError(f"a run is named twice: {', '.join(map(str, runs))}.")
+        raise InputError(f"the same run is given twice: {', '.join(map(str, runs))}.")
     values: dict = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     groups: dict[str, str] = {}
     datasets: dict[str, str] = {}
@@ -53,9 +56,9 @@ def mean_over_runs(runs: list[Path], measures: Sequence[str]) -> tuple[PerTurn, 
                         raise ValueError(f"`{measure}` is not a finite number")
                     values[system][measure][turn].append(line[measure])
             except (KeyError, TypeError, ValueError) as error:
-                raise InputError(f"{path}:{number}: not a line of an evaluation ({error}).") from error
+                raise InputError(f"{path}:{number}: not a record of an evaluation ({error}).") from error
     if not values:
-        raise InputError(f"{runs[0]}: its evaluation has none of {', '.join(measures)}.")
+        raise InputError(f"{runs[0]}: the evaluation has none of the measures {', '.join(measures)}.")
     for measure in measures:
         turns = {turn for of_system in values.values() for turn in of_system.get(measure, {})}
         for system, of_system in values.items():
@@ -63,24 +66,24 @@ def mean_over_runs(runs: list[Path], measures: Sequence[str]) -> tuple[PerTurn, 
                 number = len(of_system[measure][turn])
                 if number != len(runs):
                     raise InputError(
-                        f"`{measure}` of `{system}` for the turn `{turn}` is in {number} of {len(runs)} runs; they "
-                        "need the same test turns and systems."
+                        f"`{measure}` of `{system}` for the turn `{turn}` is in {number} of {len(runs)} runs; all "
+                        "runs must have the same test turns and systems."
                     )
                 of_system[measure][turn] = mean(of_system[measure][turn])
     return values, groups, datasets
 
 
 def tables_of(values: PerTurn, groups: Mapping[str, str], measures: Sequence[str], resamples: int) -> str:
-    """The result table of the turns in `groups` (turn -> conversation), and their comparisons."""
-    own: PerTurn = {
+    """Format the result table and the comparisons for the turns in `groups` (turn -> conversation)."""
+    selected: PerTurn = {
         system: {
             measure: {turn: value for turn, value in of_turn.items() if turn in groups}
             for measure, of_turn in of_system.items()
         }
         for system, of_system in values.items()
     }
-    means = {system: {m: mean(of_turn.values()) for m, of_turn in by.items()} for system, by in own.items()}
-    comparisons = compare_systems(own, measures, groups, resamples)
+    means = {system: {m: mean(of_turn.values()) for m, of_turn in by.items()} for system, by in selected.items()}
+    comparisons = compare_systems(selected, measures, groups, resamples)
     return means_table(means, measures) + (f"\n{comparison_table(comparisons)}" if comparisons else "")
 
 
@@ -89,9 +92,9 @@ class PooledFlags(Validated):
     """Flags of the command.
 
     Args:
-        runs: run folders with an evaluation of the same test turns.
+        runs: run folders, each with an evaluation on the same test turns.
         measures: columns of the table.
-        resamples: resamples per comparison.
+        resamples: bootstrap resamples per comparison.
     """
 
     runs: list[Path] = field(metadata={"positional": True})

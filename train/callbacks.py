@@ -1,4 +1,4 @@
-"""What the trainers report: progress, and a reward margin that does not start at 0."""
+"""Callbacks for the trainers: progress, and a check that the reward margin starts at 0."""
 
 import torch
 from transformers import TrainerCallback
@@ -6,14 +6,15 @@ from transformers import TrainerCallback
 from core.errors import InputError
 from core.progress import Progress, log
 
-FIGURES = {"loss": "loss", "margin": "rewards/margins", "accuracy": "rewards/accuracies"}
+# Name in our log -> key of TRL's log.
+LOG_KEYS = {"loss": "loss", "margin": "rewards/margins", "accuracy": "rewards/accuracies"}
 
 
 class StepProgress(TrainerCallback):
-    """Progress with rate, time left and the last logged figures.
+    """Shows progress with rate, remaining time and the last logged metrics.
 
     Args:
-        name: of the stage.
+        name: name of the stage.
     """
 
     def __init__(self, name: str):
@@ -28,17 +29,20 @@ class StepProgress(TrainerCallback):
 
     def on_log(self, args, state, control, logs, **kwargs) -> None:
         if "loss" in logs:
-            self.progress.note = ", ".join(f"{f} {float(logs[key]):.3g}" for f, key in FIGURES.items() if key in logs)
+            self.progress.note = ", ".join(f"{f} {float(logs[key]):.3g}" for f, key in LOG_KEYS.items() if key in logs)
 
     def on_train_end(self, args, state, control, **kwargs) -> None:
         self.progress.close()
 
 
 class ZeroMarginCallback(TrainerCallback):
-    """Raises when the reward margin of the first step is not 0: policy and reference must start equal.
+    """Checks that the reward margin is 0 at the first step, as policy and reference must start equal.
 
     Args:
-        name: of the stage.
+        name: name of the stage.
+
+    Raises:
+        InputError: the margin is not 0, within rounding.
     """
 
     def __init__(self, name: str):
@@ -48,10 +52,11 @@ class ZeroMarginCallback(TrainerCallback):
         margin = logs.get("rewards/margins")
         if margin is None or state.global_step != 1:
             return
-        sixteen_bits = args.bf16 or args.fp16 or getattr(model, "is_quantized", False)  # 4 bits compute in bfloat16
+        # 4-bit models compute in bfloat16.
+        sixteen_bits = args.bf16 or args.fp16 or getattr(model, "is_quantized", False)
         exact = next(model.parameters()).dtype == torch.float32 and not sixteen_bits
-        if abs(margin) > (1e-4 if exact else 0.05):  # 16 bits round differently in batches of other lengths
+        if abs(margin) > (1e-4 if exact else 0.05):  # in 16 bits, rounding depends on the batch
             raise InputError(
-                f"{self.name}: the reward margin is {margin} at step 0 and must be 0; policy and reference differ."
+                f"{self.name}: the reward margin is {margin} at step 0, must be 0; policy and reference differ."
             )
         log.info("%s: reward margin %.4f at step 0", self.name, abs(margin))

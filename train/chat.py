@@ -1,4 +1,4 @@
-"""Chat with a trained rewriter, and see what its queries retrieve from the collection of the run.
+"""Chat with a trained rewriter, and show what its queries retrieve from the collection of the run.
 
     python -m train.chat runs/quickstart
     python -m train.chat runs/smollm2 --dataset fiqa --documents 5
@@ -18,7 +18,7 @@ from core.schema import Positive, Validated
 from retrieval.engines import PerDatasetRetriever
 from rewriter.chat import converse
 
-LONGEST = 200  # characters of a document
+LONGEST = 200  # characters to show of a document
 
 
 @dataclass(kw_only=True)
@@ -27,9 +27,9 @@ class ChatFlags(Validated):
 
     Args:
         run: run folder.
-        documents: documents to show for each query.
-        dataset: name of a set in `data.sets` whose collection is searched; the first one when not given.
-        n: queries per question: 1 for the most likely one, more for samples.
+        documents: number of documents to show for each query.
+        dataset: name of the set in `data.sets` whose collection to search; by default the first.
+        n: queries per question: 1 for the greedy rewrite, more for samples.
     """
 
     run: Path = field(metadata={"positional": True})

@@ -1,14 +1,14 @@
-"""Several rewards in one go: the same candidates and rankings, then scores, pairs, training and evaluation for each.
+"""Compare rewards: run scores, pairs, training and evaluation for each reward, with the same candidates and rankings.
 
     python -m train.compare --rewards key_entropy udcg reciprocal_rank --config configs/quickstart.yaml \\
         --run.dir runs/rewards --run.limit 300
     python -m train.compare --rewards delta_seper_soft --config configs/quickstart.yaml --run.dir runs/rewards \\
         --run.limit 300 --scoring.entailment exact
 
-Writes a whole run for each reward in `<run>/rewards/<reward>`, and `<run>/rewards/table.md`. Rerun the command to
-resume. `--rewards NAME...` takes any value of `scoring.reward`; `key_entropy@logged` and `key_entropy@generated` also
-set `scoring.answer`. Each reward trains and evaluates separately, which takes as long as a run; `--run.limit N`
-takes the first N turns. All other flags are those of train/dpo.py; its `--help` lists them.
+Writes a whole run for each reward to `<run>/rewards/<reward>`, and the table to `<run>/rewards/table.md`. Rerun the
+command to resume. `--rewards NAME...` takes any value of `scoring.reward`; `key_entropy@logged` and
+`key_entropy@generated` also set `scoring.answer`. Training and evaluating a reward takes as long as a run;
+`--run.limit N` uses only the first N turns. All other flags are those of train/dpo.py; its `--help` lists them.
 """
 
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ class CompareFlags(Validated):
     """Flags of the command.
 
     Args:
-        rewards: values of `scoring.reward`, and `key_entropy@logged` and the like.
+        rewards: values of `scoring.reward`; GROGU rewards also as `key_entropy@logged` or `key_entropy@generated`.
     """
 
     rewards: list[str]
@@ -50,15 +50,15 @@ def main(argv: list[str] | None = None) -> None:
     for name in ("until", "redo_from", "only", "plan"):
         if getattr(settings.run, name):
             raise InputError(
-                f"`run.{name}` is for a single run (train/dpo.py). To make a reward's run again, remove its folder in "
-                f"{settings.run.path / 'rewards'}."
+                f"`run.{name}` works only for a single run (train/dpo.py). To repeat the run of a reward, remove its "
+                f"folder in {settings.run.path / 'rewards'}."
             )
     set_up_logging()
     compare_rewards(settings, list(dict.fromkeys(flags.rewards)))
 
 
 def compare_rewards(settings: Settings, rewards: list[str]) -> None:
-    """A run for each reward, all with the candidates and rankings of one, and the table."""
+    """Run the pipeline for each reward with shared candidates and rankings, and write the table."""
     from train import pipeline
 
     shared = pipeline.Run(settings, pipeline.prepare_data(settings))
@@ -71,23 +71,23 @@ def compare_rewards(settings: Settings, rewards: list[str]) -> None:
         )
         for reward in rewards
     ]
-    for each in runs:
-        pipeline.check_scoring(list(shared.train_turns), each.scoring, shared.generator.name)
+    for run_settings in runs:
+        pipeline.check_scoring(list(shared.train_turns), run_settings.scoring, shared.generator.name)
     pipeline.run_pipeline(replace(settings, run=replace(settings.run, until=SHARED[-1])), shared.sources)
-    for each in runs:
+    for run_settings in runs:
         for stage in SHARED:
-            if process()[0] == 0 and not (each.run.path / stage).exists():
-                pipeline.copy_folder(shared.path / stage, each.run.path / stage)
+            if process()[0] == 0 and not (run_settings.run.path / stage).exists():
+                pipeline.copy_folder(shared.path / stage, run_settings.run.path / stage)
         wait_for_all()
-        pipeline.run_pipeline(each, shared.sources)
+        pipeline.run_pipeline(run_settings, shared.sources)
     if process()[0] == 0:
-        table = table_of([each.run.path for each in runs])
+        table = table_of([run_settings.run.path for run_settings in runs])
         write_atomic(shared.path / "rewards" / "table.md", table)
         log.info("\n%s", table)
 
 
 def table_of(runs: list[Path]) -> str:
-    """One row per reward: MRR@10 and EM of each system, pairs, and the seconds that scoring took."""
+    """Format one row per reward: MRR@10 and EM of each system, number of pairs, and seconds of scoring."""
     rows, label = [], ""
     for run in runs:
         metrics = read_json(run / "evaluation" / "metrics.json")

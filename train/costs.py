@@ -1,8 +1,8 @@
-"""What each stage of a run costs, estimated from the turns, some passages, and the models' configurations.
+"""Estimate the cost of each stage of a run from the turns, some passages, and the models' configurations.
 
-A pass costs 2 FLOPs per parameter and token. Training a LoRA adapter costs 4, because the frozen weights need no
-gradient, and 6 with gradient checkpointing, which repeats the forward pass. The FLOPs of attention scores, which grow
-with the context, are left out (arXiv 2001.08361, section 2.1).
+A forward pass costs 2 FLOPs per parameter and token. Training a LoRA adapter costs 4, because the frozen weights need
+no gradient, and 6 with gradient checkpointing, which repeats the forward pass. The estimate omits attention scores,
+whose FLOPs grow with the context (arXiv 2001.08361, section 2.1).
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ from train.policy import add_lora, meta_model
 from train.run import EVALUATION, Run
 from train.trainer_config import trainer_config
 
-SAMPLE = 64  # turns that are tokenized
-DISTINCT = 0.6  # share of the samples that find distinct document lists; 0.4 to 0.8 in runs of tiny and small models
-CANDIDATE_BYTES, HIT_BYTES, LIST_BYTES, TOKEN_BYTES, PAIR_BYTES = 200, 50, 300, 110, 400  # of records
-STATES = 4  # of a weight that is trained: itself, its copy in the checkpoint, and two moments
+SAMPLE = 64  # turns to tokenize
+DISTINCT = 0.6  # share of samples that retrieve distinct document lists; 0.4 to 0.8 in runs of tiny and small models
+CANDIDATE_BYTES, HIT_BYTES, LIST_BYTES, TOKEN_BYTES, PAIR_BYTES = 200, 50, 300, 110, 400  # size in the records
+STATES = 4  # saved values per trained weight: the weight, its copy in the checkpoint, and two Adam moments
 
 
 class Work(NamedTuple):
-    """Sequences that a model reads or writes, tokens of them, FLOPs, and bytes on disk."""
+    """A cost: sequences that a model processes, their tokens, FLOPs, and bytes on disk."""
 
     calls: float = 0.0
     tokens: float = 0.0
@@ -40,15 +40,15 @@ class Work(NamedTuple):
     disk: float = 0.0
 
     def times(self, factor: float) -> "Work":
-        return Work(*(factor * each for each in self))
+        return Work(*(factor * value for value in self))
 
     def plus(self, other: "Work") -> "Work":
         return Work(*map(sum, zip(self, other, strict=True)))
 
 
 class Lengths(NamedTuple):
-    """Mean tokens of a turn: prompt and output of the rewriter; the generator's prompt without documents; what
-    `retrieval.k` documents add to it; the reply in the log, None where there is none."""
+    """Mean tokens per turn: the rewriter's prompt and output, the generator's prompt without documents, `retrieval.k`
+    documents, and the logged reply (None if no turn has one)."""
 
     prompt: float
     rewrite: float
@@ -58,7 +58,7 @@ class Lengths(NamedTuple):
 
 
 def untrained_model(spec: ModelSpec) -> LanguageModel:
-    """A model without weights, with its tokenizer."""
+    """Build a model without weights, with its tokenizer."""
     return LanguageModel(spec.name, meta_model(spec.name), load_tokenizer(spec.name))
 
 
@@ -68,11 +68,11 @@ def mean_tokens(lm: LanguageModel, texts: Sequence[str]) -> float:
 
 @dataclass
 class Costs:
-    """The costs of the stages of a run.
+    """Estimates the costs of the stages of a run.
 
     Args:
         run: the run; its collections are not opened.
-        passages: texts of some passages.
+        passages: texts of sample passages.
     """
 
     run: Run
@@ -89,7 +89,7 @@ class Costs:
         return self.lengths(self.run.train_turns.turns)
 
     def lengths(self, turns: Sequence[Turn]) -> Lengths:
-        """Mean tokens of turns, from a sample of them."""
+        """Mean tokens per turn, estimated on a sample of the turns."""
         settings, k = self.run.settings, self.run.settings.retrieval.k
         sample = turns[:: max(1, len(turns) // SAMPLE)][:SAMPLE]
         room, prompt = settings.rewriter.max_new_tokens, RewritePrompt.of(settings.rewriter, examples=True)
@@ -102,8 +102,8 @@ class Costs:
         ]
         generator = Generator.of(self.generator, settings.generator)
         grounded, bare = (
-            fmean(len(ids) for ids, _ in generator.prompts(each, generator.max_new_tokens).values())
-            for each in (inputs, [each.without_documents for each in inputs])
+            fmean(len(ids) for ids, _ in generator.prompts(prompt_inputs, generator.max_new_tokens).values())
+            for prompt_inputs in (inputs, [item.without_documents for item in inputs])
         )
         replies = [turn.logged_reply for turn in sample if turn.logged_reply.strip()]
         return Lengths(
@@ -116,34 +116,34 @@ class Costs:
 
     @property
     def passes(self) -> set[str]:
-        """The passes of the run's reward; GROGU rewards share one, and both kinds of Delta-SePer."""
+        """Generator passes of the run's reward. All GROGU rewards share one, and so do both Delta-SePer rewards."""
         rule = self.run.settings.scoring
         names = {name.removesuffix("_soft").removesuffix("_hard") for name in component_rewards(rule)}
         return {rule.answer if name in grogu.REWARDS else name for name in names}
 
     def scoring(self, lengths: Lengths, lists: float, passes: set[str]) -> Work:
-        """What the generator does for the document lists of a turn; what their prompts share is read once."""
+        """Cost of scoring the document lists of a turn; the common prefix of their prompts is computed once."""
         settings, (_, _, bare, documents, reply) = self.run.settings, lengths
         rule, calls, tokens = settings.scoring, 0.0, 0.0
         limits = {"logged": rule.reply_tokens, "delta_seper": rule.sample_tokens}
         for name in passes - {"reciprocal_rank"}:
             most = limits.get(name, settings.generator.max_new_tokens)
             output = most if reply is None else min(most, reply)
-            if name == "generated":  # each answer is written with the documents, and read without them
+            if name == "generated":  # each answer is generated with documents, and scored without them
                 outputs, calls = 2 * lists, calls + 2 * lists
             elif name == "logged":
                 outputs, calls = lists + 1, calls + lists + 1
             elif name == "delta_seper":
                 outputs = (lists + 1) * rule.samples
                 calls += outputs
-            else:  # each document alone
+            else:  # each document is scored alone
                 outputs = lists * settings.retrieval.k
                 calls += outputs
             tokens += 2 * bare + lists * documents + outputs * output
         return Work(calls, tokens, 2 * self.generator_size * tokens)
 
     def training(self, section: str, rows: float) -> Work:
-        """SFT on the chosen rewrites, or DPO on both sides with the frozen reference."""
+        """Cost of SFT on the chosen rewrites, or of DPO on both sides with the frozen reference."""
         settings, options = self.run.settings, getattr(self.run.settings, section)
         config = trainer_config(section, options, settings.rewriter.dtype, settings.run.seed, self.run.path)
         rows_of_step = config.per_device_train_batch_size * config.gradient_accumulation_steps * process()[1]
@@ -157,19 +157,19 @@ class Costs:
         return Work(trained + reference, (trained + reference) * length, flops, STATES * 4 * self.adapter_size)
 
     def evaluation(self) -> Work:
-        """Rewrites of the systems that are models, and answers with the documents of all."""
+        """Cost of the rewrites of all models, and of answers with the documents of all systems."""
         settings, turns, rounds = self.run.settings, self.run.test_turns, self.run.settings.train.rounds
         systems = select_systems(settings, dict.fromkeys(f"dpo-{n}" for n in range(1, rounds)), turns.turns)
         lengths, models = self.lengths(turns.turns), len(set(systems) - set(BASELINES))
         tokens = models * (lengths.prompt + lengths.rewrite)
         disk = len(systems) * (LIST_BYTES + 2 * settings.retrieval.depth * HIT_BYTES)  # records and TREC runs
         work = Work(models, tokens, 2 * self.size * tokens, disk)
-        if settings.evaluation.answers:  # with shuffled documents, too
+        if settings.evaluation.answers:  # 1 more list: the shuffled documents
             work = work.plus(self.scoring(lengths, len(systems) + 1, self.passes | {"generated"}))
         return work.times(len(turns))
 
     def of(self, stage: str) -> tuple[int, Work]:
-        """Turns and cost of one of `stage_names`."""
+        """Number of turns and cost of a stage, one of `stage_names`."""
         if stage == EVALUATION:
             return len(self.run.test_turns), self.evaluation()
         name, settings, lengths = stage.split("/")[1], self.run.settings, self.train_lengths

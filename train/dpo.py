@@ -3,16 +3,16 @@
     accelerate launch train/dpo.py --config configs/quickstart.yaml
     accelerate launch train/dpo.py --config configs/quickstart.yaml --run.until round-1/pairs
     accelerate launch train/dpo.py --config configs/quickstart.yaml --run.redo_from round-1/scores --scoring.reward ppl
-    accelerate launch train/dpo.py --config configs/own_data.yaml --run.plan      # what it would make, at what cost
+    accelerate launch train/dpo.py --config configs/own_data.yaml --run.plan      # print stages and estimated costs
 
-Rerun the command to resume: it makes every stage that the run folder does not hold yet (`train/pipeline.py` has the
-order).
+Rerun the command to resume: it runs every stage that is not yet complete in the run folder. `train/pipeline.py` lists
+the stages in order.
 """
 
 import sys
 from pathlib import Path
 
-if not __package__:  # as a script, train/ is first on the path and not the root
+if not __package__:  # run as a script: put the repository root on the path in place of train/
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from core.cli import read_settings, run_command

@@ -1,8 +1,8 @@
-"""STAGE evaluation: what each system retrieves and answers on held-out turns, side by side.
+"""STAGE evaluation: compare what systems retrieve and answer on held-out turns.
 
 Systems: `original` (the unchanged question), `history` (all user turns joined), `base` (the untrained rewriter),
-`base_examples` (the same with `rewriter.examples` in its prompt), `sft`, `dpo` (of earlier rounds: `dpo-1`, ...),
-`reference` (a person's rewrite). The folder also holds TREC runs and qrels, `per_turn.jsonl`, `metrics.json` and
+`base_examples` (the same with `rewriter.examples` in its prompt), `sft`, `dpo` (and `dpo-1`, ... for earlier rounds),
+`reference` (a human rewrite). The folder also contains TREC runs and qrels, `per_turn.jsonl`, `metrics.json` and
 `table.md`. With several data sets, results are also split by set.
 """
 
@@ -35,15 +35,21 @@ from train.run import EVALUATION, Run
 if TYPE_CHECKING:
     from rewriter.server_backend import ServerBackend
 
-BASELINES = ("original", "history", "reference")  # systems that are no language model
+BASELINES = ("original", "history", "reference")  # systems that are not a language model
 UNTRAINED = ("base", "base_examples")
-SHUFFLED = "shuffled"  # documents that were retrieved for another conversation
-BATCH_SIZE = 16  # turns that are rewritten, answered and saved together
+SHUFFLED = "shuffled"  # control: documents retrieved for another conversation
+BATCH_SIZE = 16  # turns rewritten, answered and saved together
 
 
 def select_systems(settings: Settings, trained: Mapping[str, Stage], turns: Sequence[Turn]) -> tuple[str, ...]:
-    """The systems that can be evaluated on these turns: `reference` needs a rewrite in every turn that is measured,
-    and `dpo` brings those of earlier rounds along.
+    """Select the systems that can be evaluated on these turns.
+
+    `reference` needs a rewrite in every measured turn. `dpo` includes the systems of earlier rounds.
+
+    Args:
+        settings: settings of the run.
+        trained: trained system -> its stage.
+        turns: the turns to evaluate on.
 
     Raises:
         InputError: nothing can be measured, or no system is left.
@@ -55,8 +61,8 @@ def select_systems(settings: Settings, trained: Mapping[str, Stage], turns: Sequ
     if not measured:
         raise InputError(
             "the turns to evaluate on have neither `relevant` nor `answers`: nothing can be measured. Add them to the "
-            "file of these turns, set `evaluation.answers: true` with a reward that needs no labels, or stop at the "
-            "adapter with `--run.until dpo`."
+            "file of these turns, set `evaluation.answers: true` with a reward that needs no labels, or stop before "
+            "the evaluation with `--run.until dpo`."
         )
     missing = sum(not turn.rewrite for turn in measured)
     earlier = [name for name in trained if name.startswith("dpo-")]
@@ -74,14 +80,16 @@ def select_systems(settings: Settings, trained: Mapping[str, Stage], turns: Sequ
 
 
 def check_test_turns(turns: TurnSet, collections: Mapping[str, Collection], settings: Settings) -> None:
-    """Report what the held-out turns do not allow, before anything is computed.
+    """Check the labels of the held-out turns before the run computes anything.
+
+    Warns about relevant documents that are not in the collection, and about missing rewrites for `reference`.
 
     Raises:
         InputError: nothing can be measured, or no relevant document of a data set is in its collection.
     """
     systems = select_systems(settings, {}, turns.turns)
     if "reference" in settings.evaluation.systems and "reference" not in systems:
-        log.warning("evaluation: no `reference` row; some turns that are measured have no `rewrite`")
+        log.warning("evaluation: no `reference` row, because some measured turns have no `rewrite`")
     for name, collection in collections.items():
         of_set = f" of `data.sets.{name}`" if name else ""
         relevant = [d for t in turns if t.dataset == name for d, grade in t.relevant.items() if grade >= 1]
@@ -97,7 +105,7 @@ def check_test_turns(turns: TurnSet, collections: Mapping[str, Collection], sett
 
 
 def trained_systems(run: Run) -> dict[str, Stage]:
-    """The systems that the run trains -> the stage that made the adapter of each."""
+    """The trained systems to evaluate -> the training stage of each."""
     rounds = run.settings.train.rounds
     stages = {"sft": "round-1/sft"} | {f"dpo-{n}": f"round-{n}/dpo" for n in range(1, rounds)}
     stages["dpo"] = f"round-{rounds}/dpo"
@@ -106,7 +114,7 @@ def trained_systems(run: Run) -> dict[str, Stage]:
 
 
 def make_evaluation(run: Run) -> Stage:
-    """Complete the stage, and print the table."""
+    """Run the stage, and print the table."""
     settings, turns, trained = run.settings, run.test_turns, trained_systems(run)
     systems = select_systems(settings, trained, turns.turns)
     stage = evaluation_stage(run, systems, trained)
@@ -157,7 +165,7 @@ def make_evaluation(run: Run) -> Stage:
 
 
 def evaluation_stage(run: Run, systems: Sequence[str], trained: Mapping[str, Stage]) -> Stage:
-    """The stage with the settings and inputs that decide its records."""
+    """Build the stage with the settings and inputs that affect its records."""
     settings, rule = run.settings, run.settings.scoring
     decided: dict[str, Any] = {
         "systems": list(systems),
@@ -188,12 +196,14 @@ def evaluation_stage(run: Run, systems: Sequence[str], trained: Mapping[str, Sta
 
 
 def load_models(run: Run, adapters: Mapping[str, str | None]) -> tuple[LanguageModel | None, ResultScorer | None]:
-    """The rewriter with all adapters, and what answers and scores; one base model where both are the same. None where
-    there is nothing to rewrite, or to read.
+    """Load the rewriter with all adapters, and the scorer; they share a model if rewriter and generator are the same.
 
     Args:
         run: the run.
-        adapters: system that is a language model -> its adapter; None for the bare model.
+        adapters: system that is a language model -> its adapter; None for the base model.
+
+    Returns:
+        The rewriter, None if no system is a language model; the scorer, None without `evaluation.answers`.
     """
     settings = run.settings
     rewriter = shared = scorer = None
@@ -215,10 +225,12 @@ def query_functions(
     lm: LanguageModel | None,
     server: "ServerBackend | None",
 ) -> dict[str, Callable[[list[Turn]], tuple[list[str], list[str]]]]:
-    """For each system a function from turns to search queries and rewrites. The server, where there is one, rewrites
-    for the untrained systems."""
+    """For each system, a function from turns to search queries and rewrites.
 
-    def as_they_are(text_of: Callable[[Turn], str]):
+    With `rewriter.url`, the server rewrites for the untrained systems.
+    """
+
+    def unchanged(text_of: Callable[[Turn], str]):
         return lambda turns: ([text_of(turn) for turn in turns],) * 2
 
     def rewritten(name: str):
@@ -236,14 +248,14 @@ def query_functions(
         return rewrite
 
     return {
-        "original": as_they_are(lambda turn: turn.question),
-        "history": as_they_are(lambda turn: user_turns(turn.history, turn.question)),
-        "reference": as_they_are(lambda turn: turn.rewrite or turn.question),
+        "original": unchanged(lambda turn: turn.question),
+        "history": unchanged(lambda turn: user_turns(turn.history, turn.question)),
+        "reference": unchanged(lambda turn: turn.rewrite or turn.question),
     } | {name: rewritten(name) for name in (*adapters, *(UNTRAINED if server else ()))}
 
 
 def summarize(records: Iterable[EvaluationRecord]) -> dict[str, Any]:
-    """Totals: turns, rankings without a document, and empty answers."""
+    """Count turns, rankings without a document, and empty answers."""
     counts: Counter = Counter()
     for record in records:
         systems = record.systems.values()

@@ -1,4 +1,4 @@
-"""Answers and rewards of an evaluation: the generator reads the documents that each system retrieved."""
+"""Answers and rewards of an evaluation, from the documents that each system retrieved."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -16,14 +16,14 @@ Results = dict[str, list[SystemResult]]  # system -> result of each turn
 
 
 def turns_of_others(turns: Sequence[Turn]) -> dict[str, Turn]:
-    """Turn id -> a turn of another conversation of the same data set, where there is one."""
+    """Turn id -> a turn of another conversation of the same data set; turns without such a turn are left out."""
     others = {}
     for dataset in {turn.dataset for turn in turns}:
         members = [turn for turn in turns if turn.dataset == dataset]
         for i, turn in enumerate(members):
             start = i + len(members) // 2
             rotated = (members[(start + j) % len(members)] for j in range(len(members)))
-            other = next((each for each in rotated if each.group != turn.group), None)
+            other = next((candidate for candidate in rotated if candidate.group != turn.group), None)
             if other is not None:
                 others[turn.id] = other
     return others
@@ -34,10 +34,10 @@ class ResultScorer:
     """Adds answers and rewards to the results of an evaluation.
 
     Args:
-        scorer: the generator with the run's reward.
+        scorer: the scorer, with generator and reward of the run.
         collections: data set -> its collection.
-        k: documents that the generator reads.
-        shared: the rewriter where it is the generator too; it reads without its adapters.
+        k: number of documents that the generator reads.
+        shared: the rewriter's model if it is also the generator; its adapters are off while it answers.
     """
 
     scorer: Scorer
@@ -46,12 +46,14 @@ class ResultScorer:
     shared: LanguageModel | None = None
 
     def add(self, turns: Sequence[Turn], results: Results) -> Results:
-        """The results of a batch of turns with `answer`, `key_entropy` and `reward`; equal document lists are read
-        once. Where nothing was retrieved, the answer is empty and there is no reward."""
+        """Add `answer`, `key_entropy` and `reward` to the results of a batch of turns.
+
+        Equal document lists are computed once. A result without documents gets an empty answer and no reward.
+        """
         rule = self.scorer.rule
         reward_pass, answer_pass = (rule.answer, rule.question), ("generated", "conversation")
         rewards = {reward_pass: component_rewards(rule)}
-        # The pass of a GROGU reward of generated answers has the answers too.
+        # A GROGU reward of generated answers gives the answers in the same pass.
         rewards[answer_pass] = list(dict.fromkeys([*rewards.get(answer_pass, []), "key_entropy"]))
         scores = {key: self._scores(turns, results, *key, names) for key, names in rewards.items()}
         combined = [combine([scores[reward_pass][name][i] for name in results], rule) for i in range(len(turns))]
@@ -71,7 +73,7 @@ class ResultScorer:
     def _scores(
         self, turns: Sequence[Turn], results: Results, answer: str, question: str, rewards: Sequence[str]
     ) -> dict[str, list[dict[str, Score]]]:
-        """Some rewards of the documents of each system: system -> for each turn, reward -> score."""
+        """Score the documents of each system: system -> for each turn, reward -> score."""
         items = [
             reward_input_of(
                 turn,

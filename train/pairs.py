@@ -18,7 +18,7 @@ from rewriter.prompts import RewritePrompt, normalized
 from train.run import Run
 
 CURES = {
-    "fewer than two scored candidates": "raise `rewriter.n` or `rewriter.temperature`, or see the scores' errors",
+    "fewer than two scored candidates": "raise `rewriter.n` or `rewriter.temperature`, or check the errors in scores",
     "tie": "raise `rewriter.n` or `rewriter.temperature`: the candidates retrieve the same documents",
     "same text": "raise `rewriter.n` or `rewriter.temperature`",
     "among the smallest gaps": "lower `pairs.drop_fraction`",
@@ -27,10 +27,10 @@ CURES = {
 
 
 def best_and_worst(candidates: Iterable[Candidate]) -> tuple[Candidate, Candidate] | str:
-    """The candidates with the highest and the lowest score, or the reason why there is no pair.
+    """Select the candidates with the highest and the lowest score, or return the reason why a turn has no pair.
 
-    Among equal scores, the candidate that the model is most likely to produce comes first: the one sampled most
-    often, then the one with the highest log-probability. Pairs of unlikely texts teach little.
+    Of candidates with equal scores, it selects the one that the model is most likely to produce: the most often
+    sampled, then the one with the highest log-probability. The model learns little from pairs of unlikely texts.
     """
     scored = [candidate for candidate in candidates if candidate.score is not None]
     if len(scored) < 2:
@@ -55,17 +55,17 @@ def select_pairs(
     reward: str = "key_entropy",
     prompt: RewritePrompt = RewritePrompt(),  # noqa: B008 (frozen)
 ) -> tuple[list[Pair], Counter]:
-    """Preference pairs of many turns, filtered by gap.
+    """Build preference pairs from scored turns, and filter them by gap.
 
     Args:
         scored: turns with their scored candidates.
-        drop_fraction: share of the pairs dropped, smallest gaps first (rounded down), from 0 to 1.
-        min_gap: then pairs with a smaller gap are dropped; 0 keeps all.
-        reward: name written into the pairs.
-        prompt: how a rewrite is asked for.
+        drop_fraction: share of pairs to drop, smallest gaps first (rounded down), from 0 to 1.
+        min_gap: minimum gap; pairs below are dropped after `drop_fraction` is applied. 0 keeps all.
+        reward: name of the reward, written into the pairs.
+        prompt: the rewriter's prompt.
 
     Returns:
-        The pairs that are kept, in the order of the turns, and the number of turns without a pair, by reason.
+        The remaining pairs, in the order of the turns, and the number of turns without a pair, by reason.
     """
     pairs, dropped = [], Counter()
     for turn, record in scored:
@@ -85,21 +85,21 @@ def select_pairs(
 
 
 def make_pairs(run: Run, name: str, scores: Stage) -> Stage:
-    """Complete the stage.
+    """Run the stage.
 
     Args:
         run: the run.
-        name: of the stage.
-        scores: the complete stage before.
+        name: name of the stage.
+        scores: the completed scores stage.
 
     Raises:
-        InputError: no pair is left; gives the reasons and what to change.
+        InputError: no pair is left; names the reasons and the settings to change.
     """
     turns, options, prompt = run.train_turns, run.settings.pairs, RewritePrompt.of(run.settings.rewriter)
     inputs = {"scores": scores.identity, "turns": turns.fingerprint}
     stage = Stage(run.path, name, asdict(options) | asdict(prompt), inputs, Pair)
     complete = stage.complete
-    wait_for_all()  # rank 0 must not complete the stage before every process has looked
+    wait_for_all()  # rank 0 must not complete the stage before every process has checked it
     if complete:
         stage.check_files()
         log.info("%s: complete, nothing to do (%s)", name, stage.folder)

@@ -1,17 +1,17 @@
 """The pipeline: its rounds and stages, in order.
 
     round-1/candidates  sample rewrites of the training turns       rewriter/candidates.py
-    round-1/rankings    retrieve the documents of each              retrieval/rankings.py
+    round-1/rankings    retrieve documents for each rewrite         retrieval/rankings.py
     round-1/scores      score them with the generator               scoring/scores.py
-    round-1/pairs       best and worst rewrite of a turn            train/pairs.py
-    round-1/sft         warm up on the best rewrites                train/sft.py
-    round-1/dpo         learn from the pairs                        train/preference_training.py
-    round-2/...         the same without sft, sampled from the rewriter of the round before
-    evaluation          all rewriters on held-out turns             train/evaluation.py
+    round-1/pairs       pair the best and worst rewrite of a turn   train/pairs.py
+    round-1/sft         train on the best rewrites                  train/sft.py
+    round-1/dpo         train on the pairs                          train/preference_training.py
+    round-2/...         the same without sft, with rewrites sampled from the previous round's rewriter
+    evaluation          compare all rewriters on held-out turns     train/evaluation.py
 
-A new stage is a name in `core.settings.ROUND_STAGES`, a branch of `make_stage`, and its cost in `train.costs`.
+To add a stage, add its name to `core.settings.ROUND_STAGES`, a branch to `make_stage`, and its cost to `train.costs`.
 
-A stage of another package receives what it needs; those of `train/` that need most of the settings receive the run.
+Stages of other packages receive the inputs that they need. Stages of `train/` need most settings and receive the run.
 """
 
 import errno
@@ -54,7 +54,7 @@ BACKUP = ".before"
 
 
 def make_stage(run: Run, stage: str) -> Stage:
-    """Complete one of `stage_names`. The stages before it must be complete."""
+    """Run a stage, one of `stage_names`. The stages before it must be complete."""
     settings = run.settings
     if stage == EVALUATION:
         return make_evaluation(run)
@@ -65,7 +65,7 @@ def make_stage(run: Run, stage: str) -> Stage:
         return load_stage(run.path, f"round-{of_round}/{stage_name}", record_type)
 
     if name == "candidates":
-        # Examples are for the first round: training learns to do without them.
+        # Only the first round uses examples; the trained rewriter does not need them.
         options = settings.rewriter if number == 1 else replace(settings.rewriter, examples=[])
         rewriter = run.untrained if number == 1 else run.trained(previous)
         return make_candidates(settings.run, stage, run.train_turns, rewriter, options)
@@ -89,7 +89,7 @@ def make_stage(run: Run, stage: str) -> Stage:
 
 
 def complete_stage(run: Run, stage: str) -> Stage:
-    """`make_stage`, with any error of a full disk raised as an OSError; torch and safetensors raise other types.
+    """Run `make_stage`; turn the errors of torch and safetensors about a full disk into an OSError.
 
     Raises:
         OSError: the disk or the user's quota is full, or a file is larger than allowed.
@@ -108,10 +108,10 @@ def complete_stage(run: Run, stage: str) -> Stage:
 
 
 def check_inputs(run: Run, stages: Sequence[str]) -> None:
-    """Check what the stages need, before anything is computed: data, collections, labels, models, trainers' settings.
+    """Check data, collections, labels, models and trainer settings of the stages before the run computes anything.
 
     Raises:
-        InputError: something is missing or not usable.
+        InputError: an input is missing or invalid.
     """
     settings = run.settings
     if stages != [EVALUATION]:
@@ -119,13 +119,13 @@ def check_inputs(run: Run, stages: Sequence[str]) -> None:
     if stages[-1] == EVALUATION:
         _ = run.test_turns
     if settings.rewriter.url:
-        server_backend(settings.rewriter)  # needs an optional package
+        server_backend(settings.rewriter)  # raises if its optional package is missing
     check_trackers(settings.train.report_to)
     for section, options in (("sft", settings.sft), ("dpo", settings.dpo)):
         trainer_config(section, options, settings.rewriter.dtype, settings.run.seed, run.path)
     kinds = {stage.split("/")[-1] for stage in stages}
     if kinds - {"candidates"}:
-        _ = run.collections  # a bad passage is named before anything is sampled
+        _ = run.collections  # raises on a bad passage
     if kinds & {"scores"}:
         check_scoring(list(run.train_turns), settings.scoring, run.generator.name)
     for options in (settings.rewriter, settings.generator):
@@ -138,7 +138,7 @@ def check_inputs(run: Run, stages: Sequence[str]) -> None:
 
 
 def selected_stages(settings: Settings) -> list[str]:
-    """The stages that the command runs, by `run.until` and `run.only`.
+    """The stages that `run.until` or `run.only` select; by default all.
 
     Raises:
         InputError: a name is not a stage, or `run.redo_from` comes after `run.until`.
@@ -149,7 +149,7 @@ def selected_stages(settings: Settings) -> list[str]:
         for key, value in (("until", run.until), ("redo_from", run.redo_from), ("only", run.only))
     )
     if only and (until or redo_from):
-        raise InputError("`run.only` makes one stage; leave out `run.until` and `run.redo_from`.")
+        raise InputError("`run.only` runs a single stage; remove `run.until` and `run.redo_from`.")
     if redo_from and until and names.index(redo_from) > names.index(until):
         raise InputError(f"`run.redo_from` ({redo_from}) comes after `run.until` ({until}); nothing would be redone.")
     if only:
@@ -167,7 +167,7 @@ def stage_named(names: Sequence[str], key: str, value: str | None) -> str | None
 
 
 def set_aside(run_dir: Path, stages: Sequence[str]) -> None:
-    """Move stages out of the way (`run.redo_from`); they are kept until the run succeeds."""
+    """Move stages into the backup folder (`run.redo_from`), where they stay until the run succeeds."""
     if process()[0] == 0:
         backup = run_dir / BACKUP
         for name in stages:
@@ -177,16 +177,16 @@ def set_aside(run_dir: Path, stages: Sequence[str]) -> None:
                 (backup / name).parent.mkdir(parents=True, exist_ok=True)
                 folder.rename(backup / name)
             shutil.rmtree(folder, ignore_errors=True)
-        log.info("redo: the stages from `%s` on are kept in %s until the run has ended", stages[0], backup)
+        log.info("redo: the old stages from `%s` on stay in %s until the run has finished", stages[0], backup)
     wait_for_all()
 
 
 def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None) -> None:
-    """Complete all stages, or those that `run.until` or `run.only` select.
+    """Run all stages, or those that `run.until` or `run.only` select.
 
     Args:
-        settings: the settings.
-        sources: the data sets; by default those of the settings.
+        settings: settings of the run.
+        sources: the data sets; by default those in the settings.
     """
     start, stages, run_dir = time.monotonic(), selected_stages(settings), settings.run.path
     use_cores(settings.run.threads)

@@ -1,7 +1,7 @@
-"""`--run.plan`: what the command would make, resume or skip, and what that would cost.
+"""`--run.plan`: print which stages the command would run, resume or skip, and the estimated cost.
 
 Reads the turns, the first passages of each collection, and the models' configurations and tokenizers. Loads no
-weights, and writes nothing into the run folder.
+weights, and writes nothing to the run folder.
 """
 
 import tempfile
@@ -19,31 +19,31 @@ from train.run import Run, stage_names
 from train.tiny.world import make_quickstart_data
 from train.training import last_checkpoint
 
-PASSAGES = 64  # of each collection that are tokenized
+PASSAGES = 64  # passages to tokenize from each collection
 HEADER = ["stage", "state", "turns", "calls", "tokens", "FLOPs", "hours", "disk"]
 NOTES = """
-Parameters: {size:,} of the rewriter, {generator_size:,} of the generator, {adapter_size:,} of the adapter.
-Hours: at {tflops:g} TFLOP/s of all processes together (`run.tflops`), without retrieval and entailment models.
-Expected: {distinct:g} of the samples find distinct document lists; outputs are as long as the questions, rewrites and
-replies of the turns, or as the settings allow.
+Parameters: {size:,} in the rewriter, {generator_size:,} in the generator, {adapter_size:,} in the adapter.
+Hours: at {tflops:g} TFLOP/s over all processes (`run.tflops`), without retrieval and entailment models.
+Assumptions: {distinct:g} of the samples retrieve distinct document lists. Outputs are as long as the turns' questions,
+rewrites and replies, or as the settings allow.
 """
 
 
 def plan(settings: Settings) -> str:
-    """The table of a command's stages, in Markdown.
+    """Format the stages of a command and their costs as a Markdown table.
 
     Raises:
-        InputError: data, the configuration of a model, or a setting is not usable.
+        InputError: data, the configuration of a model, or a setting is invalid.
     """
     run_dir, names = settings.run.path, stage_names(settings.train.rounds)
     redo_from = stage_named(names, "redo_from", settings.run.redo_from)
-    redone = names[names.index(redo_from) :] if redo_from else []
+    repeated = names[names.index(redo_from) :] if redo_from else []
     rows, total = [], Work()
     with tempfile.TemporaryDirectory() as temporary:
         costs = costs_of(settings, Path(temporary))
         for stage in selected_stages(settings):
             turns, work = costs.of(stage)
-            state, share = ("make: redo_from", 1.0) if stage in redone else state_of(run_dir / stage, turns)
+            state, share = ("run: redo_from", 1.0) if stage in repeated else state_of(run_dir / stage, turns)
             work = work.times(share)
             total = total.plus(work)
             rows.append([stage, state, str(turns), *cells(work, settings.run.tflops)])
@@ -55,7 +55,7 @@ def plan(settings: Settings) -> str:
 
 
 def costs_of(settings: Settings, temporary: Path) -> Costs:
-    """The costs of a run; where its tiny world is not made yet, it is made in a temporary folder."""
+    """The costs of a run. If its tiny world does not exist yet, it is written to the temporary folder."""
     folder = settings.run.path
     if settings.data.format == "tiny_world" and not (folder / "data/world.json").exists():
         folder = temporary
@@ -69,7 +69,7 @@ def costs_of(settings: Settings, temporary: Path) -> Costs:
 
 
 def state_of(folder: Path, turns: int) -> tuple[str, float]:
-    """What would happen to a stage, and the share of it that is left to make."""
+    """The state of a stage, and the share of its work that remains."""
     if (folder / "manifest.json").exists():
         return "skip: complete", 0.0
     if checkpoint := last_checkpoint(folder / "checkpoints"):
@@ -78,11 +78,11 @@ def state_of(folder: Path, turns: int) -> tuple[str, float]:
         return f"resume: {step} of {steps} steps", 1 - step / steps
     parts = [*folder.glob("part-*.jsonl"), *folder.glob("records.jsonl")]
     done = sum(line.endswith(b"\n") for part in parts for line in part.read_bytes().splitlines(keepends=True))
-    return (f"resume: {done} of {turns} records", max(0.0, 1 - done / turns)) if done else ("make: missing", 1.0)
+    return (f"resume: {done} of {turns} records", max(0.0, 1 - done / turns)) if done else ("run: missing", 1.0)
 
 
 def cells(work: Work, tflops: float) -> list[str]:
-    """Calls, tokens, FLOPs, hours and disk as texts."""
+    """Format calls, tokens, FLOPs, hours and disk."""
     return [
         si(work.calls),
         si(work.tokens),
@@ -93,7 +93,7 @@ def cells(work: Work, tflops: float) -> list[str]:
 
 
 def si(value: float) -> str:
-    """A number with three digits and a prefix: 12,345 is 12.3k."""
+    """Format a number with three digits and an SI prefix, such as 12.3k for 12,345."""
     for prefix in ("", "k", "M", "G", "T", "P", "E"):
         if value < 999.5:
             return f"{value:.3g}{prefix}"

@@ -1,4 +1,4 @@
-"""The model that is trained: a base model with a LoRA adapter."""
+"""The policy: a base model with a trainable LoRA adapter."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ from train.trainer_config import lora_config
 
 
 def new_policy(model: ModelSpec, lora: dict[str, Any], seed: int) -> tuple[PeftModel, PreTrainedTokenizerBase]:
-    """The base model with a trainable LoRA adapter, and its tokenizer.
+    """Load the base model with a trainable LoRA adapter, and its tokenizer.
 
     Args:
-        model: the rewriter; training continues with its own adapter where it has one.
+        model: the rewriter; if it has an adapter, training continues with that adapter.
         lora: the `lora` settings.
-        seed: of the new adapter's weights.
+        seed: seed of the new adapter's weights.
     """
     torch.manual_seed(seed)
     lm = model.load(trainable=True)
@@ -26,7 +26,7 @@ def new_policy(model: ModelSpec, lora: dict[str, Any], seed: int) -> tuple[PeftM
 
 
 def add_lora(model: PreTrainedModel, name: str, lora: dict[str, Any]) -> PeftModel:
-    """The model with a new adapter; raises an `InputError` where PEFT finds no place for it."""
+    """Add a new adapter to the model; raises an `InputError` if PEFT cannot."""
     config = lora_config(lora)
     try:
         return get_peft_model(model, config)
@@ -35,17 +35,17 @@ def add_lora(model: PreTrainedModel, name: str, lora: dict[str, Any]) -> PeftMod
 
 
 def check_lora(model: ModelSpec, lora: dict[str, Any]) -> None:
-    """Try the `lora` section on the layers of the model, without its weights, before anything is computed.
+    """Check that the `lora` section fits the layers of the model. Loads no weights.
 
     Raises:
-        InputError: the model cannot be read, or PEFT refuses.
+        InputError: the model cannot be read, or PEFT cannot add the adapter.
     """
     if not model.adapter:
         add_lora(meta_model(model.name), model.name, lora)
 
 
 def meta_model(name: str) -> PreTrainedModel:
-    """A model without weights; an `InputError` says why its configuration cannot be read."""
+    """Build a model without weights; raises an `InputError` if its configuration cannot be read."""
     try:
         config = AutoConfig.from_pretrained(model_folder(name), trust_remote_code=False)
     except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
 """Pooled collections (`data.pool`): the gold passages of all turns, and the passages that BM25 ranks high for them.
 
-`<run>/data/pool.jsonl` is a collection like any other; `pool.json` beside it records what it was built from. With
-`data.sets`, each set has its pool, `pool-<set>.jsonl`.
+`<run>/data/pool.jsonl` has the format of any collection; `pool.json` beside it records its inputs. With `data.sets`,
+each set has its own pool, `pool-<set>.jsonl`.
 """
 
 import json
@@ -30,20 +30,20 @@ BATCH = 256  # turns searched at once
 def make_pools(
     sources: Sequence[DataSource], size: int, limit: int | None, retrieval: RetrievalSettings, run_dir: Path
 ) -> list[DataSource]:
-    """Make the pooled collection of each data set, unless it is there.
+    """Build the pooled collection of each data set, unless it exists.
 
     Args:
         sources: the data sets.
-        size: passages that BM25 adds for each query.
-        limit: use this many turns of each split, the first ones.
-        retrieval: of the run; `engine` is ignored.
-        run_dir: the pools go into `<run_dir>/data`.
+        size: number of passages that BM25 adds for each query.
+        limit: use only the first `limit` turns of each split.
+        retrieval: retrieval settings of the run; `engine` is ignored.
+        run_dir: the run folder; the pools are written to `<run_dir>/data`.
 
     Returns:
         The data sets with their pools as collections.
 
     Raises:
-        InputError: the run folder holds a pool made from something else; names the difference.
+        InputError: the run folder has a pool with other inputs; names the difference.
     """
     pooled = []
     for source in sources:
@@ -56,7 +56,7 @@ def make_pools(
 
 
 def make_pool(source: DataSource, path: Path, size: int, limit: int | None, bm25: RetrievalSettings) -> None:
-    """Write the pool of a data set with a note of what it was made from, unless both are there."""
+    """Write the pool of a data set and a record of its inputs, unless both exist."""
     splits = {split: load_turns([source], split, limit) for split in SPLITS if source.has(split)}
     source.check_corpus()
     collection = open_collections([source], bm25.cache)[source.name]
@@ -68,7 +68,7 @@ def make_pool(source: DataSource, path: Path, size: int, limit: int | None, bm25
         before = read_json(manifest)["plan"]
         changed = [text for key in sorted({*before, *plan}) for text in changes(key, before.get(key), plan.get(key))]
         if changed:
-            raise InputError(f"{path} was made from something else: {'; '.join(changed)}. Use another `--run.dir`.")
+            raise InputError(f"{path} was built from other inputs: {'; '.join(changed)}. Use another `--run.dir`.")
         log.info("pool: complete, nothing to do (%s)", path)
         return
     turns = [turn for split in splits.values() for turn in split]
@@ -78,7 +78,7 @@ def make_pool(source: DataSource, path: Path, size: int, limit: int | None, bm25
 
 
 def hard_negatives(turns: Sequence[Turn], retriever: Retriever, size: int) -> set[str]:
-    """The best `size` passages for each turn's question and for its rewrite, without the gold passages of the turn."""
+    """The top `size` passages for the question and the rewrite of each turn, without the turn's gold passages."""
     negatives: set[str] = set()
     with Progress("pool", len(turns)) as progress:
         for batch in batched(turns, BATCH):
@@ -92,7 +92,7 @@ def hard_negatives(turns: Sequence[Turn], retriever: Retriever, size: int) -> se
 
 
 def write_pool(path: Path, collection: Collection, gold: set[str], negatives: set[str]) -> dict[str, int]:
-    """Write the pool as JSONL, in the order of the collection, whole or not at all.
+    """Write the pool as JSONL, atomically, in the order of the collection.
 
     Returns:
         Number of `passages` in the pool, of `gold` passages among them, and of passages in the `collection`.

@@ -1,4 +1,4 @@
-"""Pairs as data sets of TRL, with checks that find silent tokenization faults."""
+"""Convert pairs to data sets for TRL, and check how they are tokenized."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -26,25 +26,25 @@ def training_rows(
     max_length: int | None,
     name: str,
 ) -> list[dict[str, Any]]:
-    """Rows for a trainer of TRL, after a check that the trainer sees what the model sees in use.
+    """Build the rows for a TRL trainer, and check that training and inference tokenize them in the same way.
 
-    The tokens of the prompt are a prefix of prompt + completion; the completion ends in an end-of-turn token (white
-    space after it aside); sequences that `max_length` cuts are counted and reported.
+    Checks that the prompt's tokens are a prefix of prompt + completion, and that the completion ends in an end-of-turn
+    token, ignoring white space after it. Warns about sequences that `max_length` truncates.
 
     Args:
-        pairs: one row each.
+        pairs: preference pairs; each gives one row.
         columns: `SFT_COLUMNS` or `DPO_COLUMNS`.
-        model: what is trained.
-        tokenizer: of the model.
-        max_length: of the trainer, in tokens.
-        name: of the stage, for messages.
+        model: the model to train.
+        tokenizer: its tokenizer.
+        max_length: maximum length of the trainer, in tokens.
+        name: name of the stage, for messages.
 
     Returns:
-        Rows with the `prompt` in the form that the chat template takes, the columns, and the `length` of the longest
-        sequence in tokens, by which the trainer groups them.
+        Rows with the `prompt` as messages for the chat template, the columns, and the `length` of the longest sequence
+        in tokens, by which the trainer groups rows.
 
     Raises:
-        InputError: a pair fails; gives the id of its turn.
+        InputError: a pair fails a check; names its turn.
     """
     rows, cut, stop_ids = [], 0, stop_ids_of(model, tokenizer)
     for pair in pairs:
@@ -57,7 +57,7 @@ def training_rows(
             if whole[: len(prompt)] != prompt:
                 raise InputError(
                     f"{name}, turn `{pair.id}`: the tokens of the prompt are not a prefix of prompt + {side} rewrite; "
-                    f"the model's chat template renders them differently. Use a template that appends."
+                    f"the model's chat template renders them differently. Use a template that only appends."
                 )
             completion = whole[len(prompt) :]
             while completion and not tokenizer.decode([completion[-1]]).strip():
@@ -71,15 +71,15 @@ def training_rows(
             row["length"] = max(row["length"], len(whole))
         rows.append(row)
     if cut:
-        log.warning("%s: `max_length` %d cuts %d sequences of %d rows", name, max_length, cut, len(rows))
+        log.warning("%s: `max_length` %d truncates %d sequences in %d rows", name, max_length, cut, len(rows))
     return rows
 
 
 def data_set_on_disk(rows: list[dict[str, Any]], folder: Path) -> Dataset:
-    """The rows as a data set that every process reads from the same files.
+    """Save the rows as a data set that every process reads from the same files.
 
-    TRL caches the log-probabilities of the reference beside the files of the data set. For a data set in memory that
-    is a temporary folder, a different one in each process.
+    TRL caches the reference's log-probabilities beside these files. For a data set in memory, it would use a different
+    temporary folder in each process.
     """
     if process()[0] == 0:
         Dataset.from_list(rows).save_to_disk(folder)

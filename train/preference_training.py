@@ -1,6 +1,6 @@
-"""STAGE dpo: learn from the pairs (TRL's DPOTrainer, on the LoRA adapter).
+"""STAGE dpo: train the LoRA adapter on the pairs with TRL's DPOTrainer.
 
-The command that runs all stages is `train/dpo.py`.
+The command `train/dpo.py` runs all stages.
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ from train.training import complete_training
 
 
 def train_dpo(run: Run, name: str, pairs: Mapping[str, Stage], start: Stage) -> Stage:
-    """Complete the stage, from its last checkpoint if there is one; the adapter is in `<stage>/adapter`.
+    """Run the stage, resuming from its last checkpoint if one exists; write the adapter to `<stage>/adapter`.
 
     Args:
-        run: the run; its section `dpo` is that of TRL's `DPOConfig`.
-        name: of the stage.
-        pairs: name -> complete stage whose pairs it learns from.
-        start: the complete training stage whose adapter it starts from, which is also the reference.
+        run: the run; its section `dpo` has the keys of TRL's `DPOConfig`.
+        name: name of the stage.
+        pairs: name -> completed stage with pairs to train on.
+        start: the completed training stage whose adapter is the starting point and the reference.
 
     Raises:
-        InputError: the reward margin is not 0 at the first step: policy and reference differ.
+        InputError: the reward margin is not 0 at the first step, so policy and reference differ.
     """
     model, dpo, seed = run.trained(start.name), run.settings.dpo, run.settings.run.seed
     inputs = {stage_name: stage.identity for stage_name, stage in {**pairs, start.name: start}.items()}
@@ -48,7 +48,7 @@ def train_dpo(run: Run, name: str, pairs: Mapping[str, Stage], start: Stage) -> 
     # ------------------------------------------------------------------ training
     label = f"{name}, log-probabilities under the reference"
     with Progress(label, len(rows), "pairs") if config.precompute_ref_log_probs else nullcontext():
-        # Given a PeftModel and no `peft_config`, TRL keeps a frozen copy of the adapter as the reference.
+        # For a PeftModel without `peft_config`, TRL keeps a frozen copy of the adapter as the reference.
         trainer = GroupedDPOTrainer(model=lm.model, args=config, train_dataset=data, processing_class=lm.tokenizer)
     trainer.add_callback(ZeroMarginCallback(name))
     return complete_training(run, trainer, stage)

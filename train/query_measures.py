@@ -1,7 +1,7 @@
-"""What the queries of a system look like: length, words that they add, and how many equal the question.
+"""Measures of a system's queries: length, added words, and how many equal the question.
 
-Together with the reward and the labels they distinguish a rewriter that has improved from one that has found a way to
-raise its reward (`train/report`).
+With the reward and the labels, they help to tell an improved rewriter from one that exploits the reward
+(`train/report`).
 """
 
 import re
@@ -12,12 +12,12 @@ from core.records import SystemResult, Turn
 from rewriter.prompts import normalized
 
 MEASURES = {
-    "words": "words of the query",
+    "words": "words in the query",
     "new_words": "share of its words that are not in the conversation",
-    "answer_words": "share of its words that are in the generator's answer and not in the conversation",
-    "repeated_words": "share of its words that it has had before",
-    "same_as_question": "share of the queries that equal the question",
-    "distinct": "distinct queries, as a share of all",
+    "answer_words": "share of its words that are in the generator's answer but not in the conversation",
+    "repeated_words": "share of its words that repeat an earlier word of the query",
+    "same_as_question": "share of queries that equal the question",
+    "distinct": "share of distinct queries among all queries",
 }
 
 
@@ -26,7 +26,7 @@ def words_of(text: str) -> list[str]:
 
 
 def measure_query(turn: Turn, result: SystemResult) -> dict[str, float]:
-    """The measures of `MEASURES` for one query, but for `distinct`; of the rewrite where it is not the whole query."""
+    """Compute `MEASURES`, except `distinct`, for one query; of a joined query, only for the rewrite."""
     text = result.rewrite or result.query
     words = words_of(text)
     conversation = {*words_of(turn.question), *(w for m in turn.history for w in words_of(m["content"]))}
@@ -43,7 +43,7 @@ def measure_query(turn: Turn, result: SystemResult) -> dict[str, float]:
 
 
 def measure_queries(turns: Sequence[Turn], results: Sequence[SystemResult]) -> dict[str, float]:
-    """The measures of `MEASURES`: means over the queries of a system for at least one turn."""
+    """Compute `MEASURES` as means over the queries of a system. Needs at least one turn."""
     rows = [measure_query(turn, result) for turn, result in zip(turns, results, strict=True)]
     distinct = len({normalized(result.rewrite or result.query) for result in results}) / len(results)
     return {name: fmean(row[name] for row in rows) for name in rows[0]} | {"distinct": distinct}

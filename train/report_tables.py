@@ -1,6 +1,6 @@
-"""The result table of the evaluation: measures per turn, means by system and part, comparisons, and the files.
+"""The results of the evaluation: measures per turn, means by system and group of turns, comparisons, and their files.
 
-Not part of the HTML report, which `train.report` writes from these files.
+`train.report` writes the HTML report from these files.
 """
 
 import json
@@ -22,17 +22,17 @@ from scoring.registry import reward_label
 from train.query_measures import measure_queries
 
 ANSWER_MEASURES = {"EM": exact_match, "F1": token_f1, "contains": contains}
-STATEMENTS = "statements"  # share of queries that state an answer instead of asking
+STATEMENTS = "statements"  # share of queries that are statements, not questions or keywords
 KINDS = ("first", "follow_up", "switch", "return")
 DEPTHS = ("1", "2", "3", "4-6", "7+")
-SPLIT = ("MRR@10", "EM", "F1")  # measures that are shown for each kind of turn and each depth
+SPLIT = ("MRR@10", "EM", "F1")  # measures for each kind of turn and each depth
 SHOWN = ("MRR@10", "R@10", "nDCG@3", "EM", "F1")  # measures with intervals and comparisons
 POOLED = (
-    "Collection: *pooled*, gold passages and some that are like them. Figures on a pool are higher than on the whole "
-    "collection and compare with others on the same pool only.\n\n"
+    "Collection: *pooled*, gold passages and similar ones. Results on a pool are higher than on the whole collection "
+    "and can only be compared with results on the same pool.\n\n"
 )
 DEVELOPMENT = (
-    "Turns: *development*. Settings are chosen with them; figures to report come from `data.evaluate_on: test`.\n\n"
+    "Turns: *development*. Use these results to choose settings, and report those of `data.evaluate_on: test`.\n\n"
 )
 COMPARED = (
     ("dpo", "base"), ("dpo", "base_examples"), ("dpo", "sft"), ("sft", "base"), ("dpo", "original"),
@@ -44,7 +44,14 @@ PerTurn = dict[str, dict[str, dict[str, float]]]  # system -> measure -> turn ->
 def measure_all(
     turns: Sequence[Turn], records: Mapping[str, EvaluationRecord], systems: Sequence[str], reward: str
 ) -> PerTurn:
-    """Every measure of every system for every turn that has the labels for it; the run's reward is named `reward`."""
+    """Compute every measure of every system for each turn with the labels that it needs.
+
+    Args:
+        turns: the turns.
+        records: turn id -> its evaluation.
+        systems: systems to measure.
+        reward: name of the run's reward in the result.
+    """
     qrels = {turn.id: turn.relevant for turn in turns}
     values: PerTurn = {}
     for name in systems:
@@ -68,7 +75,7 @@ def mean(values: Iterable[float]) -> float | None:
 def compare_systems(
     values: PerTurn, measures: Sequence[str], groups: Mapping[str, str], resamples: int, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """The rows of `COMPARED` that were measured on the same turns; see `retrieval.metrics.compare`."""
+    """Compare the pairs of `COMPARED` that were measured on the same turns; see `retrieval.metrics.compare`."""
     return [
         {"a": a, "b": b, "metric": measure}
         | asdict(compare(values[a][measure], values[b][measure], groups, resamples, seed))
@@ -79,11 +86,11 @@ def compare_systems(
     ]
 
 
-def figures(
+def evaluation_metrics(
     values: PerTurn, turns: Sequence[Turn], records: Mapping[str, EvaluationRecord], settings: Settings
 ) -> dict[str, Any]:
-    """What `metrics.json` holds: counts, means with intervals by system, means by data set, kind of turn and depth,
-    comparisons, and what the queries look like."""
+    """The content of `metrics.json`: counts, means and intervals of each system, means by data set, kind of turn and
+    depth, comparisons, and measures of the queries."""
     groups, reward = {turn.id: turn.group for turn in turns}, reward_label(settings.scoring)
     resamples, seed, shown = settings.evaluation.resamples, settings.run.seed, (*SHOWN, reward)
     sets = list(dict.fromkeys(turn.dataset for turn in turns))
@@ -118,23 +125,23 @@ def figures(
 
 
 def depth_of(turn: Turn) -> str:
-    """The class of depths that a turn is counted in."""
+    """The group of `DEPTHS` that a turn belongs to."""
     return str(turn.depth) if turn.depth <= 3 else "4-6" if turn.depth <= 6 else "7+"
 
 
 def split(
     values: PerTurn, parts: Iterable[tuple[str, str]], order: Sequence[str], measures: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """Means of some measures for each part of the turns.
+    """Average measures over each group of turns.
 
     Args:
         values: every measure of every system for every turn.
-        parts: turn and its part; turns whose part is empty are left out.
-        order: parts in the order to show; others come after them, sorted.
-        measures: of the means.
+        parts: pairs of a turn and its group; turns whose group is empty are left out.
+        order: groups in the order to show; others follow, sorted.
+        measures: measures to average.
 
     Returns:
-        part -> number of `turns`, and system -> measure -> mean (None where no turn of the part has the labels).
+        group -> number of `turns`, and system -> measure -> mean (None if no turn of the group has the labels).
     """
     members: dict[str, set[str]] = defaultdict(set)
     for turn, part in parts:
@@ -155,13 +162,13 @@ def split(
 
 
 def label_of(metrics: dict[str, Any]) -> str:
-    """What stands above a table of these figures: that the collection is pooled, that the turns are not the test's."""
+    """Notes to print above a table: that the collection is pooled, and that the turns are development turns."""
     development = metrics.get("evaluated_on") == "development"
     return (POOLED if metrics["pooled"] else "") + (DEVELOPMENT if development else "")
 
 
 def table_of(metrics: dict[str, Any]) -> str:
-    """The figures as Markdown tables."""
+    """Format the metrics as Markdown tables."""
     systems = metrics["systems"]
     columns = list(dict.fromkeys(measure for measures in systems.values() for measure in measures))
     parts = [label_of(metrics) + means_table(systems, columns)]
@@ -185,13 +192,13 @@ def table_of(metrics: dict[str, Any]) -> str:
 
 
 def means_table(systems: Mapping[str, Mapping[str, float]], measures: Sequence[str]) -> str:
-    """A Markdown table with a row for each system and a column for each measure."""
+    """Format a Markdown table with a row for each system and a column for each measure."""
     rows = [[name, *(format_number(values.get(m)) for m in measures)] for name, values in systems.items()]
     return markdown_table(["system", *measures], rows)
 
 
 def comparison_table(comparisons: Sequence[dict[str, Any]]) -> str:
-    """Rows of `metrics.json`'s `comparisons` as a Markdown table."""
+    """Format `comparisons` of `metrics.json` as a Markdown table."""
     rows = [
         [f"{c['a']} - {c['b']}", c["metric"], f"{c['difference']:+.3f}", f"[{c['low']:+.3f}, {c['high']:+.3f}]",
          f"{c['p']:.4f}"]
@@ -204,7 +211,7 @@ def write_tables(stage: Stage, settings: Settings, turns: Sequence[Turn], system
     """Write runs, qrels, `per_turn.jsonl`, `metrics.json` and `table.md` beside the records, and print the table."""
     records, folder = {record.id: record for record in stage}, stage.folder
     values = measure_all(turns, records, systems, reward_label(settings.scoring))
-    metrics = figures(values, turns, records, settings)
+    metrics = evaluation_metrics(values, turns, records, settings)
     write_qrels(folder / "qrels.txt", {turn.id: turn.relevant for turn in turns})
     for name in systems:
         write_run(folder / f"{name}.run", {turn.id: list(records[turn.id].systems[name].hits) for turn in turns}, name)

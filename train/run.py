@@ -1,4 +1,4 @@
-"""A run: its settings, its data sets, and what its stages share."""
+"""A run: its settings, its data sets, and the inputs that its stages share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ def stage_names(rounds: int) -> list[str]:
 
 @dataclass
 class Run:
-    """A run: its settings, its data sets, and what its stages share, loaded when it is first used."""
+    """A run: its settings, its data sets, and the inputs that its stages share, loaded on first use."""
 
     settings: Settings
     sources: Sequence[DataSource]
@@ -60,7 +60,7 @@ class Run:
 
     @property
     def untrained(self) -> ModelSpec | ServedModel:
-        """What samples the candidates of the first round and writes the `base` rewrites."""
+        """The model or server that samples the candidates of the first round and writes the `base` rewrites."""
         options = self.settings.rewriter
         return ServedModel(options.url, options.served_model) if options.url else self.base
 
@@ -69,15 +69,15 @@ class Run:
         return generator_spec(self.settings.generator, self.settings.rewriter)
 
     def trained(self, stage: str) -> ModelSpec:
-        """The rewriter that a training stage made."""
+        """The rewriter with the adapter of a training stage."""
         return replace(self.base, adapter=str(self.path / stage / "adapter"))
 
 
 def prepare_data(settings: Settings) -> list[DataSource]:
-    """The data sets of a run; makes the tiny world and the pooled collections where the settings ask for them.
+    """Open the data sets of a run; build the tiny world and the pooled collections if the settings need them.
 
     Raises:
-        InputError: a file or collection is missing or not usable.
+        InputError: a file or collection is missing or invalid.
     """
     data, run_dir = settings.data, settings.run.path
     if data.format == "tiny_world" and process()[0] == 0:
@@ -90,14 +90,14 @@ def prepare_data(settings: Settings) -> list[DataSource]:
 
 
 def load_run_folder(run_dir: Path) -> Run:
-    """A run that train/dpo.py made.
+    """Load a run of train/dpo.py.
 
     Raises:
-        InputError: the folder holds no run, or the data files of the run are missing.
+        InputError: the folder is not a run folder, or the data files of the run are missing.
     """
     if not (run_dir / RUN_FILE).exists():
         raise InputError(f"{run_dir} is not a run folder: it has no {RUN_FILE}, which train/dpo.py writes.")
     values = read_json(run_dir / RUN_FILE, "command", "settings")
     settings = validate(Settings, values["settings"])
-    settings.run.dir = str(run_dir)  # it may have moved
+    settings.run.dir = str(run_dir)  # the folder may have been moved
     return Run(settings, prepare_data(settings), values["command"])

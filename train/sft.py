@@ -1,4 +1,4 @@
-"""STAGE sft: warm the rewriter up on the highest-scoring rewrites (TRL's SFTTrainer, a LoRA adapter)."""
+"""STAGE sft: train a LoRA adapter on the highest-scoring rewrites with TRL's SFTTrainer."""
 
 from datasets import Dataset
 
@@ -14,12 +14,12 @@ from train.training import complete_training
 
 
 def train_sft(run: Run, name: str, pairs: Stage) -> Stage:
-    """Complete the stage, from its last checkpoint if there is one; the adapter is in `<stage>/adapter`.
+    """Run the stage, resuming from its last checkpoint if one exists; write the adapter to `<stage>/adapter`.
 
     Args:
-        run: the run; its sections `sft` and `lora` are those of TRL's `SFTConfig` and PEFT's `LoraConfig`.
-        name: of the stage.
-        pairs: the complete stage before.
+        run: the run; its sections `sft` and `lora` have the keys of TRL's `SFTConfig` and PEFT's `LoraConfig`.
+        name: name of the stage.
+        pairs: the completed pairs stage.
     """
     model, sft, lora, seed = run.base, run.settings.sft, run.settings.lora, run.settings.run.seed
     settings = {"sft": sft, "lora": lora, "dtype": model.dtype, "seed": seed}

@@ -1,7 +1,7 @@
-"""The figures of a run in TensorBoard and Weights & Biases, as they come: training curves, counts, gaps, measures.
+"""Log training curves, counts, gaps and measures of a run to TensorBoard and Weights & Biases.
 
-All stages of a run write to one run of the tracker: the folder `<run>/tensorboard`, or the W&B project
-`query-rewriter`. W&B reads its key and its mode from the environment (`WANDB_API_KEY`, `WANDB_MODE=offline`).
+All stages of a run log to a single run of the tracker: the folder `<run>/tensorboard`, or a run in the W&B project
+`query-rewriter`. W&B reads its key and mode from the environment (`WANDB_API_KEY`, `WANDB_MODE=offline`).
 """
 
 import hashlib
@@ -21,14 +21,14 @@ PROJECT = "query-rewriter"
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Make sure that the packages of the trackers are installed; an `InputError` names one that is not."""
+    """Check that the packages of the trackers are installed; raises an `InputError` that names a missing one."""
     for name in names:
         if find_spec(name) is None:
-            raise InputError(f"`train.report_to: {name}` needs its package; install it with pip install {name}.")
+            raise InputError(f"`train.report_to: {name}` needs the package {name}; install it: pip install {name}.")
 
 
 class RunTracker:
-    """Sends figures to the trackers of `train.report_to`, on the first process.
+    """Sends values to the trackers of `train.report_to`, on the first process.
 
     Args:
         run_dir: the run folder; its name is the name of the run.
@@ -39,27 +39,27 @@ class RunTracker:
         self.trackers: list[GeneralTracker] = []
         if process()[0] != 0 or not names:
             return
-        PartialState()  # the trackers ask it for the main process
+        PartialState()  # the trackers need it to identify the main process
         if "tensorboard" in names:
             self.trackers.append(TensorBoardTracker("tensorboard", logging_dir=run_dir))
         if "wandb" in names:
-            identity = hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:16]  # a resumed run goes on
+            identity = hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:16]  # the same when resumed
             options = {"name": run_dir.name, "id": identity, "resume": "allow", "dir": str(run_dir)}
             self.trackers.append(WandBTracker(PROJECT, **options))
         for tracker in self.trackers:
             tracker.start()
 
     def log(self, stage: str, values: dict[str, Any], step: int | None = None) -> None:
-        """Send the numbers among some values of a stage.
+        """Send the numeric values of a stage.
 
         Args:
-            stage: what stands before each name.
-            values: name -> value; nested ones get the names on the way, other than numbers are left out.
-            step: training step; None for figures of a whole stage.
+            stage: name of the stage, the prefix of each name.
+            values: name -> value; nested dicts are flattened to `outer/inner`, other values are ignored.
+            step: training step; None for values of a whole stage.
         """
         numbers = dict(flatten(values, f"{stage}/"))
         for tracker in self.trackers:
-            if tracker.name == "wandb":  # its steps must rise over all stages
+            if tracker.name == "wandb":  # its step must not decrease from stage to stage
                 tracker.log(numbers | ({f"{stage}/step": step} if step is not None else {}))
             else:
                 tracker.log(numbers, step=step or 0)
@@ -71,7 +71,7 @@ class RunTracker:
 
 
 class TrackerCallback(TrainerCallback):
-    """Sends what a trainer logs to the trackers of the run."""
+    """Sends the logs of a trainer to the trackers of the run."""
 
     def __init__(self, tracker: RunTracker, stage: str):
         self.tracker, self.stage = tracker, stage
@@ -82,7 +82,7 @@ class TrackerCallback(TrainerCallback):
 
 
 def flatten(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers in nested values, with the names on the way to each."""
+    """Flatten nested values to (path, number) pairs; skip values that are not numbers."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from flatten(value, f"{prefix}{name}/")

@@ -1,4 +1,4 @@
-"""From the `lora`, `sft` and `dpo` settings to PEFT's and TRL's configuration objects."""
+"""Build PEFT's and TRL's configuration objects from the `lora`, `sft` and `dpo` settings."""
 
 import inspect
 from pathlib import Path
@@ -11,70 +11,70 @@ from trl import DPOConfig, SFTConfig
 from core.errors import InputError, nearest
 
 T = TypeVar("T")
-# Where TRL's own default would surprise: activation checkpointing that only slows small models, truncation, batches
-# that are half padding.
+# Replaces defaults of TRL that do not suit small models and long prompts: gradient checkpointing slows small models,
+# `max_length` truncates prompts, and batches of mixed lengths are half padding.
 DEFAULTS = {
     "gradient_checkpointing": False,
-    "max_length": None,  # nothing is truncated
+    "max_length": None,  # no truncation
     "train_sampling_strategy": "group_by_length",
     "lr_scheduler_type": "cosine",
     "warmup_steps": 0.1,
-    "logging_steps": 0.02,  # share of the steps: the curves of the report have 50 points
+    "logging_steps": 0.02,  # share of the steps: 50 points for the report's curves
     "save_strategy": "steps",
     "save_steps": 0.05,  # share of the steps
     "save_total_limit": 1,
     "report_to": "none",
-    "disable_tqdm": True,  # its steps are shown by us
+    "disable_tqdm": True,  # `StepProgress` shows the steps
 }
 LORA = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear", "lora_dropout": 0.0, "task_type": "CAUSAL_LM"}
 
 
 def build_config(section: str, options: dict[str, Any], kind: type[T], defaults: dict[str, Any]) -> T:
-    """A configuration object of PEFT or TRL from the settings of a section, over our defaults.
+    """Build a configuration object of PEFT or TRL from defaults and the settings of a section.
 
     Raises:
-        InputError: the library refuses a key or value; for a key, names the nearest right one.
+        InputError: the library rejects a key or value; for a key, names the closest valid one.
     """
     owner = f"{'PEFT' if kind is LoraConfig else 'TRL'}'s {kind.__name__}"
-    known = list(inspect.signature(kind).parameters)
+    parameters = list(inspect.signature(kind).parameters)
     for key in options:
-        if key not in known:
-            raise InputError(f"`{section}.{key}`: {owner} has no such setting; {nearest(key, known)}")
+        if key not in parameters:
+            raise InputError(f"`{section}.{key}`: {owner} has no such setting; {nearest(key, parameters)}")
     try:
         config = kind(**defaults | options)
         for name in ("r", "learning_rate", "num_train_epochs", "per_device_train_batch_size"):
             if hasattr(config, name) and not getattr(config, name) > 0:
-                raise ValueError(f"`{name}` must be above 0, got {getattr(config, name)}")
+                raise ValueError(f"`{name}` must be greater than 0, got {getattr(config, name)}")
         if not isinstance(getattr(config, "per_device_train_batch_size", 1), int):
             raise ValueError(f"batch size must be a whole number, got {config.per_device_train_batch_size}")
         if getattr(config, "inference_mode", False):
-            raise ValueError("`inference_mode` must be false: its weights are to be trained")
+            raise ValueError("`inference_mode` must be false to train the adapter")
     except (TypeError, ValueError, KeyError) as error:
-        raise InputError(f"`{section}`: {owner} refuses it: {error}") from error
+        raise InputError(f"`{section}`: {owner} rejects the settings: {error}") from error
     return config
 
 
 def lora_config(lora: dict[str, Any]) -> LoraConfig:
-    """PEFT's `LoraConfig` from the `lora` settings; raises an `InputError` where PEFT refuses them."""
+    """Build PEFT's `LoraConfig` from the `lora` settings; raises an `InputError` if PEFT rejects them."""
     return build_config("lora", lora, LoraConfig, LORA)
 
 
 def trainer_config(
     section: str, options: dict[str, Any], dtype: str, seed: int, folder: Path
 ) -> SFTConfig | DPOConfig:
-    """TRL's `SFTConfig` or `DPOConfig` from the settings of a section.
+    """Build TRL's `SFTConfig` or `DPOConfig` from the settings of a section.
 
     Args:
         section: `sft` or `dpo`.
-        options: its settings.
-        dtype: of the rewriter's weights.
-        seed: of weights, data order and dropout.
-        folder: where checkpoints go.
+        options: settings of the section.
+        dtype: data type of the rewriter's weights.
+        seed: seed of weights, data order and dropout.
+        folder: folder for checkpoints.
 
     Raises:
-        InputError: TRL refuses a key or value.
+        InputError: TRL rejects a key or value.
     """
     on_gpu = torch.cuda.is_available()
     own = {"output_dir": str(folder), "seed": seed, "data_seed": seed, "bf16": dtype == "bfloat16"}
-    own |= {"use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu}  # without `use_cpu`, Accelerate takes one process
+    own |= {"use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu}  # Accelerate needs `use_cpu` for several processes
     return build_config(section, options, {"sft": SFTConfig, "dpo": DPOConfig}[section], DEFAULTS | own)

@@ -1,4 +1,4 @@
-"""Subclasses of TRL's trainers: batches of similar length in a fixed order, and logits at completions only."""
+"""Subclasses of TRL's trainers: batches of similar length in a reproducible order, and logits at completions only."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,15 +12,15 @@ from core.distributed import seed_of
 
 
 class LengthGroupedSampler(Sampler[int]):
-    """Batches of rows of similar length, in an order that depends on seed and epoch only.
+    """Samples rows so that batches have similar lengths, in an order that depends only on seed and epoch.
 
-    The sampler of Transformers draws from the random state of the process, so that a training that resumes in the
-    middle of an epoch would see other batches.
+    Transformers' own sampler uses the random state of the process, so training that resumes within an epoch would get
+    different batches.
 
     Args:
-        lengths: tokens of each row.
-        batch_size: rows of a step.
-        seed: of the order.
+        lengths: number of tokens of each row.
+        batch_size: rows per step.
+        seed: seed of the order.
     """
 
     def __init__(self, lengths: Sequence[int], batch_size: int, seed: int):
@@ -41,12 +41,12 @@ class LengthGroupedSampler(Sampler[int]):
 
 
 class LengthGrouping:
-    """For `train_sampling_strategy: group_by_length`: `LengthGroupedSampler` on the column `length` of the data."""
+    """Uses `LengthGroupedSampler` on the column `length` if `train_sampling_strategy` is `group_by_length`."""
 
     def get_train_dataloader(self) -> DataLoader:
         args = self.args
         grouped = args.train_sampling_strategy == "group_by_length"
-        if not grouped or "length" not in self.train_dataset.column_names:  # packed rows have none
+        if not grouped or "length" not in self.train_dataset.column_names:  # packed rows have no `length`
             return super().get_train_dataloader()
         rows_of_step = args.train_batch_size * args.gradient_accumulation_steps
         loader = DataLoader(
@@ -65,10 +65,10 @@ class GroupedDPOTrainer(LengthGrouping, DPOTrainer):
 
 
 class GroupedSFTTrainer(LengthGrouping, SFTTrainer):
-    """TRL's `SFTTrainer` with batches of similar length, and logits from the first completion token of a batch on.
+    """TRL's `SFTTrainer` with batches of similar length, and logits only from a batch's first completion token on.
 
-    TRL computes these logits alone on GPUs. On a CPU it also scores the tokens of the prompts, which takes nearly half
-    of the time of a small model with a large vocabulary.
+    On GPUs, TRL computes logits only for completions. On a CPU it also computes them for prompts, which takes nearly
+    half the time of a small model with a large vocabulary.
     """
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):

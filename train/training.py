@@ -1,4 +1,4 @@
-"""What the stages sft and dpo share: training from the last checkpoint to a saved adapter."""
+"""Training for the stages sft and dpo: resume from the last checkpoint, train, and save the adapter."""
 
 import json
 import shutil
@@ -15,12 +15,12 @@ from core.progress import log
 from core.settings import RewriterSettings
 from core.stages import Stage
 from rewriter.adapter_settings import save_adapter_settings
-from train.callbacks import FIGURES, StepProgress
+from train.callbacks import LOG_KEYS, StepProgress
 from train.run import Run
 from train.tracking import TrackerCallback
 
-FEW_STEPS = 10  # fewer leave an adapter nearly untrained
-BATCH_SIZES = ("gradient_accumulation_steps", "per_device_train_batch_size")  # their product is the rows of a step
+FEW_STEPS = 10  # with fewer steps the adapter stays nearly untrained
+BATCH_SIZES = ("gradient_accumulation_steps", "per_device_train_batch_size")  # their product: rows per step
 CARD = """# Query rewriter
 
 A LoRA adapter for `{model}` that turns the last question of a conversation into a stand-alone search query.
@@ -33,20 +33,20 @@ Stage `{stage}`: {rows} rows, {steps} steps.
 
 
 def last_checkpoint(folder: Path) -> str | None:
-    """The newest complete checkpoint of this number of processes."""
+    """The newest complete checkpoint that was saved with the same number of processes."""
     complete = [path for path in checkpoints_in(folder) if is_complete(path)]
     return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2]))) if complete else None
 
 
 def remove_unusable_checkpoints(folder: Path) -> None:
-    """Remove checkpoints that are incomplete, or of another number of processes.
+    """Remove checkpoints that are incomplete or were saved with a different number of processes.
 
-    A step is a batch per process: with another number of processes, a training starts from its first step.
+    A step takes one batch per process, so a different number of processes restarts training from the first step.
     """
     unusable = [path for path in checkpoints_in(folder) if not is_complete(path)]
     wait_for_all()
     for path in unusable if process()[0] == 0 else ():
-        log.info("%s is incomplete, or of another number of processes; removed", path)
+        log.info("removed %s: incomplete, or saved with a different number of processes", path)
         shutil.rmtree(path)
 
 
@@ -55,7 +55,7 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def is_complete(checkpoint: Path) -> bool:
-    """Whether each process has saved its random state, a zip file, and rank 0 its last file, `trainer_state.json`."""
+    """Whether every process has saved its random state (a zip file), and rank 0 the last file `trainer_state.json`."""
     processes, states = process()[1], list(checkpoint.glob("rng_state*.pth"))
     names = {f"rng_state_{rank}.pth" for rank in range(processes)} if processes > 1 else {"rng_state.pth"}
     try:
@@ -66,14 +66,15 @@ def is_complete(checkpoint: Path) -> bool:
 
 
 def complete_training(run: Run, trainer: Trainer, stage: Stage) -> Stage:
-    """Train, from the last checkpoint in `<stage>/checkpoints` if there is one; save the adapter to `<stage>/adapter`
-    and the log; complete the stage.
+    """Train, resuming from the last checkpoint in `<stage>/checkpoints` if one exists, and complete the stage.
+
+    Saves the adapter to `<stage>/adapter` and the trainer's log to `<stage>/log.json`.
 
     Raises:
-        InputError: `max_length` leaves no row.
+        InputError: `max_length` removes the completions of all rows.
     """
     if not len(trainer.train_dataset):
-        raise InputError(f"{stage.name}: `max_length` {trainer.args.max_length} leaves no token of any completion.")
+        raise InputError(f"{stage.name}: `max_length` {trainer.args.max_length} truncates all completions entirely.")
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
     trainer.add_callback(StepProgress(stage.name))
@@ -93,32 +94,32 @@ def complete_training(run: Run, trainer: Trainer, stage: Stage) -> Stage:
 
 
 def save_adapter(trainer: Trainer, stage: Stage, options: RewriterSettings, weights: dict[str, Tensor]) -> None:
-    """Write the adapter, from the `weights` of the whole model, with the tokenizer, its settings and a card."""
+    """Save the adapter, taken from the `weights` of the whole model, with tokenizer, settings and model card."""
     folder, model = stage.folder / "adapter", trainer.accelerator.unwrap_model(trainer.model)
     model.save_pretrained(folder, selected_adapters=["default"], state_dict=weights)
     trainer.processing_class.save_pretrained(folder)
     save_adapter_settings(folder, options)
     base, steps = model.peft_config["default"].base_model_name_or_path, trainer.state.global_step
     card = CARD.format(model=base, stage=stage.name, rows=len(trainer.train_dataset), steps=steps)
-    write_atomic(folder / "README.md", card)  # PEFT's own is a form to fill in
+    write_atomic(folder / "README.md", card)  # replaces PEFT's template
 
 
 def finish_stage(trainer: Trainer, stage: Stage) -> None:
-    """Write the log, remove the checkpoints and complete the stage; warn of too few steps."""
+    """Write the log, remove the checkpoints and complete the stage. Warns if there were too few steps."""
     rows, steps, history = len(trainer.train_dataset), trainer.state.global_step, trainer.state.log_history
     write_json(stage.folder / "log.json", history)
     shutil.rmtree(stage.folder / "checkpoints", ignore_errors=True)
     last = {key: value for entry in history for key, value in entry.items()}
-    keys = FIGURES | {"loss": "train_loss"}
-    figures = {label: last[key] for label, key in keys.items() if last.get(key) is not None}
-    stage.finish({"total": rows, "steps": steps} | figures)
-    numbers = ", ".join(f"{label} {value:.3f}" for label, value in figures.items())
+    keys = LOG_KEYS | {"loss": "train_loss"}
+    metrics = {label: last[key] for label, key in keys.items() if last.get(key) is not None}
+    stage.finish({"total": rows, "steps": steps} | metrics)
+    numbers = ", ".join(f"{label} {value:.3f}" for label, value in metrics.items())
     log.info("%s: %d rows, %d steps, %s in %.0f s -> %s", stage.name, rows, steps, numbers,
              last.get("train_runtime", 0.0), stage.folder / "adapter")  # fmt: skip
     if steps < FEW_STEPS:
         sizes = ((name, getattr(trainer.args, name)) for name in BATCH_SIZES)
         lower = [f"`{name}` ({size})" for name, size in sizes if size > 1]
         log.warning(
-            "%s: %d steps are too few to learn from: give more turns, or lower %s.",
+            "%s: %d steps are too few to learn from; provide more turns, or lower %s.",
             stage.name, steps, " or ".join([*lower, "`pairs.drop_fraction`"]),
         )  # fmt: skip

@@ -1,14 +1,14 @@
-"""How far a passage that gives orders, or that contradicts the others, moves the rewards.
+"""Measure how much a passage with orders, or with a contradiction, changes the rewards.
 
     python -m tests.benchmarks.injection --model configs/tiny-model --turns 40
     python -m tests.benchmarks.injection --model models/smollm2-135m-instruct.gguf --turns 2 \\
         --rewards key_entropy entropy key_ppl ppl udcg
 
-Turns are held-out ones of the quickstart. The list of a turn has a passage with the answer and the two best others of
-BM25. Each of ten orders is added to the end of the third passage; each of ten contradictions takes its place: the
-passage with the answer, and in it the answer to another question. `gap` is what the passage with the answer is worth:
-the reward of the list less that of three others. Moves are absolute. Both are medians, in units of the reward;
-`raised` is the share of the changed lists that score above the unchanged one.
+Turns are held-out turns of the quickstart. The list of a turn has a passage with the answer and the two best other
+passages of BM25. Each of ten orders is appended to the third passage. Each of ten contradictions replaces the third
+passage by a copy of the passage with the answer, in which the answer is that of another question. `gap` is the value
+of the passage with the answer: the reward of the list minus that of three other passages. Moves are absolute changes.
+Both are medians, in units of the reward; `raised` is the share of changed lists that score above the unchanged list.
 """
 
 import argparse
@@ -58,13 +58,13 @@ class Case:
 
 
 def build_cases(turns: Sequence[Turn], collection: Collection, retriever: Retriever, number: int) -> list[Case]:
-    """The cases of the first turns whose answer stands in a passage that the collection calls relevant.
+    """Build cases from the first turns with an answer that occurs in a relevant passage.
 
     Args:
-        turns: with `relevant`, `answers` and `rewrite`.
-        collection: their passages.
-        retriever: finds the other passages of a list.
-        number: of cases.
+        turns: turns with `relevant`, `answers` and `rewrite`.
+        collection: the collection of their passages.
+        retriever: retrieves the other passages of a list.
+        number: number of cases.
     """
     cases = []
     answers = list(dict.fromkeys(turn.answers[0] for turn in turns))
@@ -94,7 +94,7 @@ def build_cases(turns: Sequence[Turn], collection: Collection, retriever: Retrie
 
 
 def moves(scorer: Scorer, cases: Sequence[Case], rewards: Sequence[str]) -> list[list[str]]:
-    """The rows of the table: for each reward the gap, and share raised and move of orders and of contradictions."""
+    """The rows of the table: for each reward the gap, and the share raised and the move for both kinds of changes."""
     gaps: dict[str, list[float]] = {reward: [] for reward in rewards}
     differences = {(reward, part): [] for reward in rewards for part in ("orders", "contradictions")}
     for case in cases:
@@ -118,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder, Hub id or GGUF file of the generator")
     parser.add_argument("--turns", type=int, default=40, help="number of turns (default 40)")
-    parser.add_argument("--rewards", nargs="+", choices=REWARDS, default=list(REWARDS), help="all when not given")
+    parser.add_argument("--rewards", nargs="+", choices=REWARDS, default=list(REWARDS), help="default: all")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         make_quickstart_data(Path(folder))

@@ -1,11 +1,11 @@
-"""Case `smollm2` of the benchmark: a real chat model over real conversations, beside the plain way.
+"""Case `smollm2` of the benchmark: a real chat model on real conversations, compared with the plain baseline.
 
     python -m tests.benchmarks.scoring --model models/SmolLM2-135M-Instruct.Q4_1.gguf --data data/mtrag_clapnq
 
-`--data` is a folder with turns.jsonl and corpus.jsonl. The settings are those of configs/smollm2.yaml. All ways run
-one after another in one process, in one dtype, on the same turns, after a pass over one turn. The floor is the time
-that the multiplications of the needed forward passes take at the machine's matrix rate; a prefix that the prompts of
-a turn share counts once.
+`--data` is a folder with turns.jsonl and corpus.jsonl. The settings are those of configs/smollm2.yaml. All methods run
+one after another in one process, with one dtype, on the same turns, after a warm-up on one turn. The floor is the time
+that the multiplications of the necessary forward passes take at the machine's matrix rate; the common prefix of a
+turn's prompts counts once.
 """
 
 import threading
@@ -37,7 +37,7 @@ SIZES = (512, 1024, 2048)  # sides of the matrices from which the matrix rate is
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations per second of the fastest matrix product tried."""
+    """Floating-point operations per second of the fastest matrix product."""
     best = 0.0
     for size in SIZES:
         a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
@@ -49,7 +49,7 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def timed(work: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
-    """Seconds, and the result."""
+    """Call a function; return the seconds and the result."""
     start = time.perf_counter()
     result = work()
     if device.type == "cuda":
@@ -58,7 +58,7 @@ def timed(work: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
 
 
 class PeakMemory:
-    """The largest resident memory of this process while the context is open, in MB above what it was before."""
+    """Peak resident memory of this process within the context, in MB above the value at its start."""
 
     def __enter__(self) -> "PeakMemory":
         self.before = psutil.Process().memory_info().rss
@@ -101,8 +101,8 @@ def inputs_of(turns: list[Turn], candidates: list[list[str]], settings: Settings
 
 
 def logged_operations(generator: Generator, inputs: list[GenerationInput], replies: list[list[int]]) -> float:
-    """Operations of scoring replies: each prompt once, of a prefix that prompts share one reading, the vocabulary at
-    the replies' tokens alone."""
+    """Operations for scoring replies: each prompt once, with common prefixes counted once, and logits only at the
+    tokens of the replies."""
     tasks = dict.fromkeys(
         (each, tuple(r)) for i, r in zip(inputs, replies, strict=True) for each in (i, i.without_documents)
     )
@@ -125,14 +125,14 @@ def logged_operations(generator: Generator, inputs: list[GenerationInput], repli
 
 
 def compare(model: str, data: Path, turns: int, plain_items: int, dtype: str) -> dict[str, float]:
-    """The figures of the case.
+    """Measure the case.
 
     Args:
         model: folder, Hub id or GGUF file.
         data: folder with turns.jsonl and corpus.jsonl.
         turns: number of turns.
-        plain_items: document lists that the plain way scores.
-        dtype: of the weights.
+        plain_items: number of document lists that the plain baseline scores.
+        dtype: data type of the weights.
     """
     flags = ["--config", "configs/smollm2.yaml", "--rewriter.model", model, "--rewriter.dtype", dtype]
     settings = read_settings("", [*flags, "--generator.dtype", dtype])

@@ -1,11 +1,12 @@
-"""How fast and how large retrieval is at size: the bm25s engine beside bare bm25s and rank-bm25, in one run.
+"""Measure speed and memory of retrieval: the bm25s engine compared with bare bm25s and rank-bm25.
 
     python -m tests.benchmarks.retrieval --json retrieval.json
 
-A generated collection of 1,000,000 passages of 60 words, the n-th word in proportion to 1 / n, the most frequent ones
-being stop words; queries of 8 words drawn alike, in batches of 1,000, k = 100, 2 threads. Reading and indexing run in
-a process of their own, searching in another. Bare bm25s searches the same index, loaded into memory, with the same
-analyser and gives numbers of passages; ours gives ids. rank-bm25 is the library's `BM25Okapi` on 20,000 passages.
+The collection has 1,000,000 generated passages of 60 words. The frequency of the n-th word is proportional to 1 / n,
+and the most frequent words are stop words. Queries of 8 words have the same distribution, and run in batches of 1,000
+with k = 100 and 2 threads. Reading and indexing run in one process, searching in another. Bare bm25s searches the same
+index, loaded into memory, with the same analyzer and returns row numbers; ours returns ids. rank-bm25 is the library's
+`BM25Okapi` on 20,000 passages.
 """
 
 import argparse
@@ -28,7 +29,7 @@ CHUNK = 10_000  # passages written at once
 
 
 def words_of(rng: np.random.Generator, texts: int, length: int) -> list[str]:
-    """Texts of a length, the n-th word of the vocabulary in proportion to 1 / n."""
+    """Generate texts of a length; the frequency of the n-th word is proportional to 1 / n."""
     from bm25s.stopwords import STOPWORDS_EN
 
     vocabulary = [*STOPWORDS_EN, *(f"word{number}" for number in range(VOCABULARY - len(STOPWORDS_EN)))]
@@ -38,7 +39,7 @@ def words_of(rng: np.random.Generator, texts: int, length: int) -> list[str]:
 
 
 def write_collection(path: Path, passages: int) -> None:
-    """A collection of generated passages."""
+    """Write a collection of generated passages."""
     rng = np.random.default_rng(0)
     with path.open("w", encoding="utf-8") as handle:
         for start in range(0, passages, CHUNK):
@@ -53,7 +54,7 @@ def seconds_of(work: Callable[[], Any]) -> float:
 
 
 def opened(folder: Path, passages: int):
-    """The collection of a size and the settings that it is searched with."""
+    """The collection of a size, and its retrieval settings."""
     from core.settings import RetrievalSettings
     from retrieval.collection import open_collection
 
@@ -73,7 +74,7 @@ def build(folder: Path, passages: int, batches: int) -> dict[str, float]:
 
 
 def search(folder: Path, passages: int, batches: int) -> dict[str, float]:
-    """Search, ours and bare bm25s by turns on the same batches."""
+    """Search the same batches with ours and with bare bm25s, alternately."""
     from bm25s import BM25
 
     from core.progress import peak_memory_mb
@@ -87,7 +88,7 @@ def search(folder: Path, passages: int, batches: int) -> dict[str, float]:
     ours = BM25sIndex(settings, collection, threads=THREADS)
     rng = np.random.default_rng(1)
     queries = [words_of(rng, BATCH, QUERY_WORDS) for _ in range(batches + 1)]
-    ours.search(queries[0], K)  # the first batch brings the index into memory
+    ours.search(queries[0], K)  # the first batch loads the index into memory
     made["search_peak_mb"] = peak_memory_mb()
     bare = BM25.load(index, show_progress=False)
 
@@ -103,7 +104,7 @@ def search(folder: Path, passages: int, batches: int) -> dict[str, float]:
 
 
 def rank(folder: Path, passages: int, batches: int) -> dict[str, float]:
-    """Search with rank-bm25's own class, a few queries."""
+    """Search a few queries with rank-bm25's own class."""
     from rank_bm25 import BM25Okapi
 
     from retrieval.analyzer import ANALYZERS
@@ -124,7 +125,7 @@ WAYS = {"build": build, "search": search, "rank": rank}
 
 
 def in_process(way: str, folder: Path, passages: int, batches: int) -> dict[str, float]:
-    """One measurement in a process of its own."""
+    """Run one measurement in a separate process."""
     words = [sys.executable, "-m", "tests.benchmarks.retrieval", "--way", way, "--folder", str(folder)]
     words += ["--passages", str(passages), "--batches", str(batches)]
     done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
@@ -133,10 +134,10 @@ def in_process(way: str, folder: Path, passages: int, batches: int) -> dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument("--passages", type=int, default=1_000_000, help="size of the largest collection")
-    parser.add_argument("--batches", type=int, default=3, help="batches of 1,000 queries that are timed")
-    parser.add_argument("--folder", type=Path, help="where the collections go; a temporary folder by default")
+    parser.add_argument("--batches", type=int, default=3, help="number of timed batches of 1,000 queries")
+    parser.add_argument("--folder", type=Path, help="folder for the collections (default: a temporary folder)")
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.way:

@@ -1,11 +1,11 @@
-"""How fast sampling and scoring are: the batched passes beside the plain way, on the same inputs, in one run.
+"""Measure the speed of sampling and scoring: batched passes compared with a plain baseline on the same inputs.
 
     python -m tests.benchmarks.scoring --model models/SmolLM2-135M-Instruct.Q4_1.gguf --data data/mtrag_clapnq
     python -m tests.benchmarks.scoring --case tiny --json scoring.json
 
-smollm2: a real chat model over real conversations (`real_model.py` says what is measured). tiny: the quickstart's
-model over quickstart candidates. random: a random Qwen2-shaped model of 30M parameters with 150,000 vocabulary
-entries, 5 documents of 100 words, 8 candidates a turn. qwen: one of Qwen2.5-1.5B's shape, on a GPU in bfloat16.
+smollm2: a real chat model on real conversations (described in `real_model.py`). tiny: the quickstart's model on
+quickstart candidates. random: a random Qwen2-shaped model of 30M parameters with 150,000 vocabulary entries, 5
+documents of 100 words, 8 candidates per turn. qwen: a random model of Qwen2.5-1.5B's shape, on a GPU in bfloat16.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def quickstart_inputs(turns: int, folder: Path) -> list[list[GenerationInput]]:
 
 
 def long_inputs(turns: int) -> list[list[GenerationInput]]:
-    """8 candidates a turn, 5 documents of 100 words each out of the turn's best 8."""
+    """8 candidates per turn, each with 5 documents of 100 words from the turn's best 8."""
     rng = random.Random(0)
     world = World(rng, "lm", mixed_kinds(60))
     words = " ".join(passage.text for entity in world.entities for passage in world.passages(entity)).split()
@@ -112,7 +112,7 @@ def model_of(case: str) -> LanguageModel:
 
 
 def compare_random(case: str, turns: int) -> dict[str, float]:
-    """KeyEntropy and UDCG beside the plain way; medians over rounds."""
+    """Compare KeyEntropy and UDCG with the plain baseline; medians over rounds."""
     with tempfile.TemporaryDirectory() as folder:
         jobs = quickstart_inputs(turns, Path(folder)) if case == "tiny" else long_inputs(turns)
     lm = model_of(case)
@@ -149,8 +149,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, help="number of turns")
     parser.add_argument("--model", help="smollm2: folder, Hub id or GGUF file")
     parser.add_argument("--data", type=Path, help="smollm2: folder with turns.jsonl and corpus.jsonl")
-    parser.add_argument("--dtype", default="bfloat16", help="smollm2: of the weights (default bfloat16)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--dtype", default="bfloat16", help="smollm2: data type of the weights (default bfloat16)")
+    parser.add_argument("--json", type=Path, help="file for the results")
     arguments = parser.parse_args()
     turns = arguments.turns or TURNS[arguments.case]
     if arguments.case == "smollm2":

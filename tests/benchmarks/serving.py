@@ -1,4 +1,4 @@
-"""Throughput of a rewriter that `python -m rewriter.serve` serves, with one client and with many at once.
+"""Measure the throughput of `python -m rewriter.serve` with one client and with many concurrent clients.
 
 python -m rewriter.serve runs/quickstart --port 8000 &
 python -m tests.benchmarks.serving http://localhost:8000 --clients 1 50
@@ -16,15 +16,15 @@ HISTORY = [{"role": "user", "content": "Who founded Acme?"}, {"role": "assistant
 
 
 def queries_of(url: str, clients: int, requests: int) -> tuple[list[str], float]:
-    """Send requests by so many clients at once.
+    """Send requests from concurrent clients.
 
     Args:
-        url: of the service.
-        clients: each waits for its answer before it sends the next request.
-        requests: of all clients together, each with a question of its own.
+        url: address of the service.
+        clients: number of clients; each waits for its answer before it sends the next request.
+        requests: number of requests of all clients together, each with a different question.
 
     Returns:
-        The queries in the order of the requests, and the seconds that all took.
+        The queries in the order of the requests, and the total seconds.
 
     Raises:
         httpx2.HTTPStatusError: a request was not answered.

@@ -1,1 +1,1 @@
-"""Exports of a run: a merged model, its preference pairs, uploads to the Hub, each with a card."""
+"""Export a run: merged model, preference pairs, and uploads to the Hub, each with a card."""

@@ -1,11 +1,11 @@
-"""Export what a run has trained: a merged model, its preference pairs, or either one to the Hub; each with a card.
+"""Export the result of a run, with a card: a merged model, the preference pairs, or an upload to the Hub.
 
     python -m train.export runs/quickstart --merged exported/model
     python -m train.export runs/quickstart --pairs exported/pairs
     python -m train.export runs/quickstart --push_to_hub owner/name                       # the adapter
     python -m train.export runs/quickstart --merged exported/model --push_to_hub owner/name
 
-A new repository on the Hub is private; make it public there. Pairs contain conversations.
+New repositories on the Hub are private; you can make them public there. Pairs contain conversations.
 """
 
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class ExportFlags(Validated):
         run: run folder.
         merged: folder for the base model with the adapter merged into it (safetensors).
         pairs: folder for the preference pairs of all rounds, a data set in TRL's format.
-        push_to_hub: Hub id to upload to: what `--merged` or `--pairs` writes, or the adapter.
+        push_to_hub: Hub id to upload to. Uploads the export of `--merged` or `--pairs`, else the adapter.
     """
 
     run: Path = field(metadata={"positional": True})
@@ -35,7 +35,7 @@ class ExportFlags(Validated):
 
     def __post_init__(self) -> None:
         if self.merged and self.pairs:
-            raise InputError("`--merged` and `--pairs` are two exports; give one of them at a time.")
+            raise InputError("`--merged` and `--pairs` cannot be combined; run the command once for each.")
         if not (self.merged or self.pairs or self.push_to_hub):
             raise InputError("nothing to export: give `--merged DIR`, `--pairs DIR` or `--push_to_hub ID`.")
         for name in ("merged", "pairs"):

@@ -1,4 +1,4 @@
-"""Cards of exported models and data sets; the texts are in `model_card.md` and `pairs_card.md`."""
+"""Cards of exported models and data sets, from the templates `model_card.md` and `pairs_card.md`."""
 
 import json
 from pathlib import Path
@@ -22,14 +22,14 @@ SAMPLE = (
 
 
 def model_card(data: RunData, options: RewriterSettings, adapter: bool) -> ModelCard:
-    """The card of an exported rewriter: training, reward, results with intervals, how to load it, prompt, limits.
+    """Build the card of an exported rewriter: usage, prompt, training, reward, results with intervals, and limits.
 
     Args:
         data: the run.
         options: the rewriter's settings.
-        adapter: whether it is an adapter or a merged model.
+        adapter: True for an adapter, False for a merged model.
     """
-    base = options.model if options.model and is_hub_name(options.model) else None  # not of a local folder or file
+    base = options.model if options.model and is_hub_name(options.model) else None  # None for a local folder or file
     licence = licence_of(base) if base else None
     results = data.systems.get(data.final, {})
     metadata = ModelCardData(
@@ -53,7 +53,7 @@ def model_card(data: RunData, options: RewriterSettings, adapter: bool) -> Model
 
 
 def licence_of(base: str) -> str | None:
-    """The licence in the base model's card; None where it has none, or cannot be read."""
+    """The licence in the base model's card; None if the card has none or cannot be read."""
     try:
         return ModelCard.load(base).data.license
     except (OSError, EntryNotFoundError, ValueError):
@@ -61,7 +61,7 @@ def licence_of(base: str) -> str | None:
 
 
 def results_of(data: RunData) -> str:
-    """The result table, with 95% intervals."""
+    """Format the result table with 95% intervals."""
 
     def cell(name: str, measure: str) -> str:
         interval = data.metrics["intervals"][name].get(measure)
@@ -73,12 +73,12 @@ def results_of(data: RunData) -> str:
 
 
 def pairs_card(data: RunData) -> DatasetCard:
-    """The card of exported pairs."""
+    """Build the card of exported pairs."""
     metadata = DatasetCardData(
         task_categories=["text-generation"], tags=["query-rewriting", "preference", "dpo", "trl"],
         pretty_name="Preference pairs of a query rewriter",
     )  # fmt: skip
-    rounds = [(each.number, each.counts["pairs"]) for each in data.rounds if "pairs" in each.counts]
+    rounds = [(r.number, r.counts["pairs"]) for r in data.rounds if "pairs" in r.counts]
     rows = [[str(number), str(counts["turns"]), str(counts["total"])] for number, counts in rounds]
     return DatasetCard.from_template(
         metadata, template_path=FOLDER / "pairs_card.md", reward=data.run.settings.scoring.reward,

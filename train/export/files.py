@@ -1,4 +1,4 @@
-"""Writing the exports of `train.export`, and uploading them."""
+"""Write and upload the exports of `train.export`."""
 
 import shutil
 import tempfile
@@ -19,22 +19,22 @@ from train.export.cards import model_card, pairs_card
 from train.report.run_data import RunData, load_run
 from train.run import load_run_folder
 
-HUB = None  # the Hub's address; None for that of the environment (HF_ENDPOINT)
+HUB = None  # URL of the Hub; None for the one in the environment (HF_ENDPOINT)
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "rewriter.json", "*token*", "*.jinja", "vocab*",
                  "merges*")  # fmt: skip
 
 
 def export_run(flags: ExportFlags) -> None:
-    """Write the export, and upload it where the flags say so.
+    """Write the export, and upload it with `push_to_hub`.
 
     Raises:
-        InputError: the run has no adapter or no pairs, or the Hub refuses the upload.
+        InputError: the run has no adapter or no pairs, or the Hub rejects the upload.
     """
     data = load_run(load_run_folder(flags.run))
     if flags.pairs:
         write_pairs(data, flags.pairs)
         if flags.push_to_hub:
-            log.warning("the pairs contain the conversations that they were made from; make sure you may share them.")
+            log.warning("the pairs contain conversations; make sure that you may share them.")
             upload(flags.pairs, flags.push_to_hub, "dataset")
         return
     adapter = flags.run / "adapter"
@@ -55,7 +55,7 @@ def export_run(flags: ExportFlags) -> None:
 
 def write_merged(data: RunData, options: RewriterSettings, folder: Path) -> None:
     """Write the base model with the adapter merged into it, its tokenizer, `rewriter.json` and a card."""
-    lm = replace(rewriter_spec(options), dtype="float32").load()  # merges the adapter; 16 bits would round it first
+    lm = replace(rewriter_spec(options), dtype="float32").load()  # merging in 16 bits would round the adapter
     lm.model.to(getattr(torch, options.dtype)).save_pretrained(folder)
     lm.tokenizer.save_pretrained(folder)
     save_adapter_settings(folder, options)
@@ -65,21 +65,21 @@ def write_merged(data: RunData, options: RewriterSettings, folder: Path) -> None
 
 def write_pairs(data: RunData, folder: Path) -> None:
     """Write the pairs of all rounds as JSONL files, and a card."""
-    rounds = [each.number for each in data.rounds if "pairs" in each.counts]
+    rounds = [round_data.number for round_data in data.rounds if "pairs" in round_data.counts]
     if not rounds:
         raise InputError(f"{data.run.path} has no pairs yet; complete its `pairs` stage first.")
     folder.mkdir(parents=True, exist_ok=True)
     for number in rounds:
         shutil.copy(data.run.path / f"round-{number}/pairs/records.jsonl", folder / f"round-{number}.jsonl")
     pairs_card(data).save(folder / "README.md")
-    log.info("pairs of %d rounds -> %s; they contain the conversations that they were made from", len(rounds), folder)
+    log.info("pairs of %d rounds -> %s; they contain conversations", len(rounds), folder)
 
 
 def upload(folder: Path, name: str, kind: str) -> None:
-    """Upload a folder to a `model` or `dataset` repository of the Hub, which is made, private, where there is none.
+    """Upload a folder to a `model` or `dataset` repository on the Hub. A new repository is private.
 
     Raises:
-        InputError: the id is not valid, or the Hub refuses.
+        InputError: the id is invalid, or the Hub rejects the upload.
     """
     hub = HfApi(endpoint=HUB)
     try:

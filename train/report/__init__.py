@@ -1,1 +1,1 @@
-"""The report of a run: one HTML file that tells whether the rewriter helped, why, and what to look at."""
+"""The report of a run: one HTML file that shows whether the rewriter helped, and why."""

@@ -1,10 +1,10 @@
-"""Write the report of a run, or of several runs side by side: one HTML file that needs no network.
+"""Write the report of one run, or of several runs side by side, as one HTML file that needs no network.
 
     python -m train.report runs/quickstart
     python -m train.report runs/quickstart-1 runs/quickstart-2 --output seeds.html
     python -m train.report runs/quickstart --examples 0      # no text of conversations or documents
 
-`train/dpo.py` writes `<run>/report.html` when it ends. The data files of the run must still be where its settings say.
+`train/dpo.py` writes `<run>/report.html` at its end. The command needs the data files in the settings of the run.
 """
 
 from dataclasses import dataclass, field
@@ -21,9 +21,9 @@ class ReportFlags(Validated):
 
     Args:
         runs: run folders.
-        output: the HTML file; by default `report.html` in the run folder, or here for several runs.
-        examples: held-out turns to show; 0 leaves every text of conversations and documents out. As the run's
-            `report.examples` when not given.
+        output: the HTML file; by default `report.html` in the run folder, or in the current folder for several runs.
+        examples: number of held-out turns to show; 0 leaves out all text of conversations and documents. By default
+            the run's `report.examples`.
     """
 
     runs: list[Path] = field(metadata={"positional": True})

@@ -1,25 +1,25 @@
-"""What a report says about a run: whether it helped, whether its reward was gamed, and whether training was healthy.
+"""The checks of a report: whether the run helped, whether its reward was gamed, and whether training was healthy.
 
-Each check returns a sentence where it sees a problem; the verdict of a run that did not help gives the first of them.
+Each check returns a sentence for each problem. If a run did not help, its verdict names the first problem.
 """
 
 from train.report.run_data import Round, RunData
 
 FEW_PAIRS, FEW_STEPS = 50, 20
 UNLABELLED = (
-    "The held-out turns have no labels. The reward is what the rewriter was trained on; a higher reward is not "
-    "higher accuracy. Label a few hundred turns (`relevant` or `answers`) to measure that."
+    "The held-out turns have no labels, so this compares the reward that the rewriter was trained on. A higher reward "
+    "does not imply higher accuracy; label a few hundred turns (`relevant` or `answers`) to measure accuracy."
 )
 
 
 def verdict(data: RunData) -> list[str]:
-    """The verdict, a sentence or two: the first tells whether the run helped, with a 95% interval."""
+    """The verdict as a list of sentences. The first says whether the run helped, with a 95% interval."""
     final, baseline, measure, systems = data.final, data.baseline, data.measure, data.systems
     if not data.metrics:
         last = next(reversed(data.stages), None)
         return [f"No evaluation yet: the run ends at `{last}`." if last else "No stage is complete yet."]
     if final is None or baseline is None or measure is None:
-        return ["Nothing was trained, or nothing was measured: the table below compares the systems of the run."]
+        return ["No system was trained or measured; the table below compares the systems of the run."]
     row = data.comparison(final, baseline, measure)
     if row is None:
         return [f"`{final}` and `{baseline}` were not measured on the same turns; see the table below."]
@@ -33,36 +33,37 @@ def verdict(data: RunData) -> list[str]:
     if row["low"] > 0:
         sentences = [f"Training helped: {change}."]
     else:
-        outcome = "Training made it worse" if row["high"] < 0 else "Training made no clear difference"
+        outcome = "Training made the results worse" if row["high"] < 0 else "Training made no clear difference"
         problems = all_problems(data)
-        reason = f"The most likely reason: {problems[0]}" if problems else "No check below saw a reason."
+        reason = f"The most likely reason: {problems[0]}" if problems else "The checks below found no reason."
         sentences = [f"{outcome}: {change}.", reason]
     if measure == data.metrics["reward"]:
         sentences.append(UNLABELLED)
     original = systems.get("original", {}).get(measure)
     if baseline != "original" and original is not None:
         relation = "above" if systems[final][measure] > original else "not above"
-        sentences.append(f"That is {relation} the unchanged question ({original:.3f}).")
+        sentences.append(f"The result is {relation} that of the unchanged question ({original:.3f}).")
     return sentences
 
 
 def all_problems(data: RunData) -> list[str]:
-    """Every problem that a check sees, the most telling first."""
+    """The problems that all checks find, the most likely cause first."""
     problems = data_problems(data)
-    problems += filter(None, (training_problem(each, stage) for each in data.rounds for stage in each.logs))
+    problems += filter(None, (training_problem(r, stage) for r in data.rounds for stage in r.logs))
     return problems + gaming_problems(data)
 
 
 def data_problems(data: RunData) -> list[str]:
-    """What is wrong with the data of a round: few pairs, ties, a generator that abstains, lists without a score."""
+    """Problems with the data of a round, such as few pairs, ties, abstentions or lists without a score."""
     problems = []
-    for each in data.rounds:
-        where, pairs, scores = f"in round {each.number} ", each.counts.get("pairs"), each.counts.get("scores")
+    for round_data in data.rounds:
+        pairs, scores = round_data.counts.get("pairs"), round_data.counts.get("scores")
+        where = f"in round {round_data.number} "
         ties = pairs["dropped"].get("tie", 0) if pairs else 0
         if pairs and pairs["total"] < FEW_PAIRS:
-            problems.append(f"{where}only {pairs['total']} pairs were left to learn from.")
+            problems.append(f"{where}only {pairs['total']} pairs were left to train on.")
         if pairs and ties > 0.5 * pairs["turns"]:
-            problems.append(f"{where}the candidates of {ties} of {pairs['turns']} turns scored the same.")
+            problems.append(f"{where}all candidates have the same score in {ties} of {pairs['turns']} turns.")
         if scores and scores["abstaining"] > 0.1 * scores["lists"]:
             problems.append(
                 f"{where}the generator abstained from {scores['abstaining']} of {scores['lists']} document lists; a "
@@ -70,21 +71,21 @@ def data_problems(data: RunData) -> list[str]:
             )
         if scores and scores["unscored"] > 0.1 * scores["lists"]:
             problems.append(f"{where}{scores['unscored']} of {scores['lists']} document lists have no score.")
-        hits = each.rewards.hits if each.rewards else {"chosen": []}
+        hits = round_data.rewards.hits if round_data.rewards else {"chosen": []}
         if len(hits["chosen"]) >= 20 and sum(hits["chosen"]) <= sum(hits["rejected"]):
             problems.append(
-                f"{where}the chosen rewrites find a relevant document no more often than the rejected ones: the "
-                "reward does not tell good documents from bad ones here."
+                f"{where}the chosen rewrites retrieve a relevant document no more often than the rejected ones: the "
+                "reward does not distinguish good documents from bad ones."
             )
     return problems
 
 
-def training_problem(each: Round, stage: str) -> str:
-    """What is wrong with the curves of a training stage; empty where they look healthy."""
-    entries = [entry for entry in each.logs[stage] if "loss" in entry]
-    where = f"round-{each.number}/{stage}: "
+def training_problem(round_data: Round, stage: str) -> str:
+    """The problem with the curves of a training stage; empty if they look healthy."""
+    entries = [entry for entry in round_data.logs[stage] if "loss" in entry]
+    where = f"round-{round_data.number}/{stage}: "
     if not entries:
-        return where + "nothing was logged."
+        return where + "the training log is empty."
     first, last = entries[0], entries[-1]
     if last["step"] < FEW_STEPS:
         return where + f"{last['step']} steps are too few to learn from."
@@ -104,7 +105,7 @@ def training_problem(each: Round, stage: str) -> str:
 
 
 def gaming_problems(data: RunData) -> list[str]:
-    """Signs that the final system raises its reward without retrieving better, each with what it usually means."""
+    """Signs that the final system raises its reward without retrieving better, each with its usual meaning."""
     final, baseline = data.final, data.baseline
     if final is None or baseline is None:
         return []
@@ -115,7 +116,7 @@ def gaming_problems(data: RunData) -> list[str]:
     if rise and labelled and rise["low"] > 0 and labelled["difference"] <= 0:
         problems.append(
             f"the reward rose ({rise['difference']:+.3f}) while {labelled['metric']} fell "
-            f"({labelled['difference']:+.3f}): the rewriter games the reward instead of finding answers."
+            f"({labelled['difference']:+.3f}): the rewriter games the reward and does not retrieve better."
         )
     if now["words"] > 1.5 * before["words"] + 2:
         problems.append(
@@ -124,30 +125,32 @@ def gaming_problems(data: RunData) -> list[str]:
         )
     if now["answer_words"] > before["answer_words"] + 0.05:
         problems.append(
-            f"{now['answer_words']:.0%} of the query words are in the answer and not in the conversation (before: "
-            f"{before['answer_words']:.0%}): the rewriter guesses answers, which retrieves well and reads wrong."
+            f"{now['answer_words']:.0%} of the query words are in the answer but not in the conversation (before: "
+            f"{before['answer_words']:.0%}): the rewriter guesses answers, which can retrieve well but may be wrong."
         )
     elif now["new_words"] > before["new_words"] + 0.15:
         problems.append(
             f"{now['new_words']:.0%} of the query words are not in the conversation (before: "
-            f"{before['new_words']:.0%}): the rewriter adds what nobody said."
+            f"{before['new_words']:.0%}): the rewriter adds words that nobody used."
         )
     if now["repeated_words"] > before["repeated_words"] + 0.1:
         problems.append(
             f"{now['repeated_words']:.0%} of the query words are repeated (before: {before['repeated_words']:.0%}): "
-            "repetition raises BM25 scores of single words."
+            "repetition raises the BM25 weight of single words."
         )
     if now["same_as_question"] > max(0.8, before["same_as_question"] + 0.2):
-        problems.append(f"{now['same_as_question']:.0%} of the queries equal the question: it has learned to copy.")
+        problems.append(
+            f"{now['same_as_question']:.0%} of the queries equal the question: the rewriter has learned to copy."
+        )
     if now["distinct"] < 0.8 * before["distinct"]:
         problems.append(
             f"only {now['distinct']:.0%} of the queries are distinct (before: {before['distinct']:.0%}): the policy "
-            "collapsed to a few queries."
+            "has collapsed to a few queries."
         )
     shuffled, value = metrics["shuffled_reward"], data.systems[final].get(reward)
     if shuffled is not None and value and shuffled > 0.5 * value:
         problems.append(
-            f"documents of other conversations have a reward of {shuffled:.3f}, and the retrieved ones {value:.3f}: "
-            "any document makes the generator more confident, so the reward says little about the retrieved ones."
+            f"documents of other conversations have a reward of {shuffled:.3f}, the retrieved ones {value:.3f}: any "
+            "document makes the generator more confident, so the reward says little about the quality of documents."
         )
     return problems

@@ -1,4 +1,4 @@
-"""Held-out turns and scored answers that a report shows in full."""
+"""Select the held-out turns and scored answers that a report shows in full."""
 
 from typing import Any
 
@@ -7,17 +7,16 @@ from core.stages import load_stage
 from train.pairs import best_and_worst
 from train.report.run_data import RunData
 
-TOKEN_TURNS = 6  # turns whose scored answers are shown token by token
-LONGEST = 600  # characters of a document
+TOKEN_TURNS = 6  # turns with scored answers to show token by token
+LONGEST = 600  # characters to show of a document
 
 
 def select_examples(data: RunData, limit: int) -> list[dict[str, Any]]:
-    """At most `limit` held-out turns: as many that were won as that were lost, the clearest first, and some that
-    stayed the same.
+    """Select up to `limit` held-out turns: an equal share of won, lost and unchanged ones, the clearest first.
 
     Returns:
-        `turn`, `outcome` (`won`, `lost` or `same`, by the verdict's measure against its baseline) and `systems` of
-        each; none without an evaluation.
+        For each turn, `turn`, `outcome` (`won`, `lost` or `same`: the final system's value of the verdict's measure
+        against the baseline's) and `systems`. Empty without an evaluation.
     """
     if not data.metrics:
         return []
@@ -42,7 +41,7 @@ def select_examples(data: RunData, limit: int) -> list[dict[str, Any]]:
 
 
 def systems_of(data: RunData, turn: Turn) -> list[dict[str, Any]]:
-    """Query, documents, answer and value of the verdict's measure of each system for one turn."""
+    """For each system, the query, documents, answer and value of the verdict's measure for one turn."""
     rows = []
     for name, result in data.records[turn.id].systems.items():
         ids = [hit.doc for hit in result.hits[: data.run.settings.retrieval.k]]
@@ -61,16 +60,20 @@ def systems_of(data: RunData, turn: Turn) -> list[dict[str, Any]]:
 
 
 def select_tokens(data: RunData) -> list[tuple[Turn, list[dict[str, Any]]]]:
-    """Training turns of the first round whose best and worst candidate have token statistics, from the largest gap to
-    the smallest; for each of the two the `side`, `candidate`, `score` and `tokens` of the answer."""
+    """Select training turns of the first round from the largest gap to the smallest.
+
+    Returns:
+        Turns whose best and worst candidates have token statistics, and for both candidates `side`, `candidate`,
+        `score` and the answer's `tokens`.
+    """
     if "round-1/scores" not in data.stages:
         return []
     pairs = []
     for record in load_stage(data.run.path, "round-1/scores", TurnRecord):
         pair = best_and_worst(record.candidates)
-        if not isinstance(pair, str) and all(record.lists[each.list_id].stats for each in pair):
+        if not isinstance(pair, str) and all(record.lists[candidate.list_id].stats for candidate in pair):
             pairs.append((pair[1].score - pair[0].score, record.id, pair, record.lists))
-    pairs.sort(key=lambda each: each[:2])
+    pairs.sort(key=lambda entry: entry[:2])
     step = max(1, len(pairs) // TOKEN_TURNS)
     return [
         (
@@ -85,8 +88,8 @@ def select_tokens(data: RunData) -> list[tuple[Turn, list[dict[str, Any]]]]:
 
 
 def tokens_of(score: Score) -> list[dict[str, Any]]:
-    """The tokens of a scored answer: text, entropies without and with documents in nats and their difference, whether
-    it is key, and the difference relative to the largest of the answer (`strength`, 0 to 1)."""
+    """For each token of a scored answer: text, entropies without and with documents in nats, their difference, whether
+    it is key, and `strength`, the absolute difference relative to the largest in the answer (0 to 1)."""
     stats = score.stats
     differences = [h0 - hd for h0, hd in zip(stats.h0, stats.hd, strict=True)]
     largest = max(map(abs, differences), default=0.0) or 1.0

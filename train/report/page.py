@@ -1,4 +1,4 @@
-"""Writing `report.html`: `page.html` has its sections."""
+"""Write `report.html` from the template `page.html`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -21,12 +21,12 @@ from train.run import Run, load_run_folder
 
 
 def write_report(path: Path, runs: Sequence[Run], examples: int) -> None:
-    """Write the report of one run, or of several side by side.
+    """Write the report of one run, or of several runs side by side.
 
     Args:
-        path: of the HTML file.
+        path: path of the HTML file.
         runs: the runs.
-        examples: held-out turns that are shown; 0 leaves every text of conversations and documents out.
+        examples: number of held-out turns to show; 0 leaves out all text of conversations and documents.
     """
     folder = Path(__file__).parent
     environment = Environment(
@@ -52,7 +52,7 @@ def write_report(path: Path, runs: Sequence[Run], examples: int) -> None:
 
 
 def report_folders(path: Path, run_dirs: Sequence[Path], examples: int | None) -> None:
-    """`write_report` of run folders; without `examples`, those of the run that shows the fewest."""
+    """Write the report of run folders. `examples` defaults to the lowest `report.examples` of the runs."""
     runs = [load_run_folder(run_dir) for run_dir in run_dirs]
     fewest = min(run.settings.report.examples for run in runs)
     write_report(path, runs, fewest if examples is None else examples)
@@ -63,14 +63,14 @@ def settings_yaml(settings: Settings) -> str:
 
 
 def flow_rows(counts: Mapping[str, dict[str, Any]]) -> list[tuple[str, int, str]]:
-    """Where the data of a round went: what there was, how many, and what was dropped on the way and why."""
+    """The rows of "Where the data went" for one round: label, count, and reasons for what was dropped."""
     rows = []
     if c := counts.get("candidates"):
         labels = {"merged": "samples equal to another", "cut": "samples cut at the limit"}
         rows.append(("turns", c["total"], reasons("dropped", c["reasons"])))
         rows.append(("candidates", c["distinct"], ", ".join(f"{labels[n]}: {c[n]}" for n in labels if c.get(n))))
     if c := counts.get("rankings"):
-        note = f"candidates that retrieve nothing: {c['empty']}" if c["empty"] else ""
+        note = f"candidates without documents: {c['empty']}" if c["empty"] else ""
         rows.append(("distinct document lists", c["distinct"], note))
     if c := counts.get("scores"):
         rows.append(("scored", c["lists"] - c["unscored"], reasons("dropped", c["reasons"])))

@@ -1,4 +1,4 @@
-"""The plots of a report, as inline SVG that takes the text colour of the page."""
+"""The plots of a report, as inline SVG in the text colour of the page."""
 
 import html
 import io
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from train.report.run_data import Rewards, Round, RunData
 
-INK = "#010203"  # stands for the page's text colour
+INK = "#010203"  # placeholder for the page's text colour
 COLORS = ("#3f7fc1", "#d07a26", "#3c9a63", "#8f6cc0", "#c0517a", "#7a828c", "#9a8a2e")
 STYLE = {
     "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "text.color": INK, "axes.edgecolor": INK,
@@ -30,11 +30,11 @@ DPO_PANELS = {
 }
 
 
-# ------------------------------------------------------------------ the plots of each section
+# ------------------------------------------------------------------ plots of each section
 
 
 def plots_of_systems(data: RunData) -> list[Markup]:
-    """All systems with intervals; the verdict's measure by kind of turn and by turn number."""
+    """Plot all systems with intervals, and the verdict's measure by kind of turn and by turn number."""
     metrics, plots = data.metrics, []
     shown = [m for m in dict.fromkeys((data.measure, "EM", metrics["reward"])) if m in data.measures][:3]
     if shown:
@@ -47,24 +47,25 @@ def plots_of_systems(data: RunData) -> list[Markup]:
 
 
 def plots_of_rewards(rewards: Rewards) -> list[Markup]:
-    """Histograms of scores and gaps; rewards by rank, where the turns have labels."""
+    """Plot histograms of scores and gaps and, if the turns have labels, rewards by rank."""
     plots = [plot_rewards(rewards)] if rewards.scores else []
     return plots + ([plot_ranks(rewards)] if len(rewards.by_rank) > 1 else [])
 
 
-def plots_of_training(each: Round, stage: str) -> list[Markup]:
-    """The curves of a training stage, and for DPO the lengths of the rewrites."""
-    entries = [entry for entry in each.logs[stage] if "loss" in entry]
-    panels, label = SFT_PANELS if stage == "sft" else DPO_PANELS, f"training curves of round-{each.number}/{stage}"
+def plots_of_training(round_data: Round, stage: str) -> list[Markup]:
+    """Plot the curves of a training stage and, for DPO, the lengths of the rewrites."""
+    entries = [entry for entry in round_data.logs[stage] if "loss" in entry]
+    panels = SFT_PANELS if stage == "sft" else DPO_PANELS
+    label = f"training curves of round-{round_data.number}/{stage}"
     plots = [plot_curves(entries, panels, label)] if len(entries) > 1 else []
-    return plots + ([plot_lengths(each.lengths)] if stage == "dpo" and any(each.lengths.values()) else [])
+    return plots + ([plot_lengths(round_data.lengths)] if stage == "dpo" and any(round_data.lengths.values()) else [])
 
 
-# ------------------------------------------------------------------ one plot
+# ------------------------------------------------------------------ single plots
 
 
 def svg_of(figure: Figure, label: str) -> Markup:
-    """A figure as SVG for a page: text stays text, `label` is its text alternative."""
+    """Convert a figure to SVG for the page, with text kept as text and `label` as the text alternative."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
@@ -72,13 +73,13 @@ def svg_of(figure: Figure, label: str) -> Markup:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*">', "<g>", svg)  # ids of groups repeat from plot to plot
     svg = re.sub(r'(width|height)="[\d.]+pt"', "", svg, count=2)
-    width = figure.get_figwidth()  # texts of all plots are of one size, and narrow screens scroll
+    width = figure.get_figwidth()  # scale so that all plots have one text size; narrow screens scroll
     size = f"width: {5.1 * width:.1f}rem; min-width: {3.4 * width:.1f}rem"
     return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}" style="{size}"', 1))
 
 
 def plain(text: str) -> str:
-    """A text in a plot: `$` would begin a formula."""
+    """Escape `$`, which would start a formula in a plot."""
     return text.replace("$", r"\$")
 
 
@@ -89,7 +90,7 @@ def new_figure(columns: int = 1, height: float = 2.6) -> tuple[Figure, list]:
 
 @rc_context(STYLE)
 def plot_systems(metrics: Mapping[str, Any], measures: Sequence[str]) -> Markup:
-    """Means of the systems with their 95% intervals, one panel per measure."""
+    """Plot the systems' means with 95% intervals, one panel per measure."""
     names = list(metrics["systems"])
     figure, panels = new_figure(len(measures), 0.9 + 0.28 * len(names))
     for panel, measure in zip(panels, measures, strict=True):
@@ -108,7 +109,7 @@ def plot_systems(metrics: Mapping[str, Any], measures: Sequence[str]) -> Markup:
 
 @rc_context(STYLE)
 def plot_parts(parts: Mapping[str, Mapping[str, Any]], systems: Sequence[str], measure: str, label: str) -> Markup:
-    """Means of some systems for each part of the turns; the part's number of turns stands below its name."""
+    """Plot the systems' means for each group of turns, labelled with its name and number of turns."""
     figure, (panel,) = new_figure()
     width = 0.8 / len(systems)
     for i, system in enumerate(systems):
@@ -123,7 +124,7 @@ def plot_parts(parts: Mapping[str, Mapping[str, Any]], systems: Sequence[str], m
 
 @rc_context(STYLE)
 def plot_rewards(rewards: Rewards) -> Markup:
-    """Histograms of scores and gaps, with the smallest gap that is kept."""
+    """Plot histograms of scores and gaps, and mark the smallest gap of the kept pairs."""
     figure, (scores, gaps) = new_figure(2)
     scores.hist(rewards.scores, bins=40, color=COLORS[0])
     scores.set(title="scores of the candidates", ylabel="candidates")
@@ -137,7 +138,7 @@ def plot_rewards(rewards: Rewards) -> Markup:
 
 @rc_context(STYLE)
 def plot_ranks(rewards: Rewards) -> Markup:
-    """The rewards of candidates by the rank of the first relevant document that they retrieve."""
+    """Plot the rewards of candidates by the rank of the first relevant document that they retrieve."""
     ranks = sorted(rank for rank in rewards.by_rank if rank) + [rank for rank in rewards.by_rank if not rank]
     figure, (panel,) = new_figure()
     boxes = panel.boxplot(
@@ -154,7 +155,7 @@ def plot_ranks(rewards: Rewards) -> Markup:
 
 @rc_context(STYLE)
 def plot_curves(entries: Sequence[Mapping[str, Any]], panels: Mapping[str, Mapping[str, str]], label: str) -> Markup:
-    """Curves of the entries of a training log, one panel per title."""
+    """Plot the curves of a training log, one panel per title."""
     figure, axes = new_figure(len(panels), 2.2)
     for axis, (title, curves) in zip(axes, panels.items(), strict=True):
         for color, (name, key) in zip(COLORS, curves.items(), strict=False):
@@ -168,11 +169,11 @@ def plot_curves(entries: Sequence[Mapping[str, Any]], panels: Mapping[str, Mappi
 
 @rc_context(STYLE)
 def plot_lengths(lengths: Mapping[str, Sequence[int]]) -> Markup:
-    """Words of the chosen and the rejected rewrites."""
+    """Plot the number of words in the chosen and the rejected rewrites."""
     figure, (panel,) = new_figure(height=2.2)
     longest = max(map(max, lengths.values()))
     bins = np.arange(0, longest + 2, max(1, longest // 30))
     panel.hist(list(lengths.values()), bins=bins, label=list(lengths), color=COLORS[:2])
-    panel.set(title="words of the rewrites in the pairs", ylabel="pairs")
+    panel.set(title="words in the rewrites of the pairs", ylabel="pairs")
     panel.legend()
-    return svg_of(figure, "words of the chosen and of the rejected rewrites")
+    return svg_of(figure, "words in the chosen and in the rejected rewrites")

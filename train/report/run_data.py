@@ -1,4 +1,4 @@
-"""What a report shows of a run, read from the files of its folder."""
+"""Read the data of a report from the files of a run folder."""
 
 import json
 from collections.abc import Mapping
@@ -17,12 +17,17 @@ TRAINING = ("sft", "dpo")
 
 @dataclass
 class Rewards:
-    """The scores of the candidates of one round.
+    """The rewards of one round.
 
-    `scores`: of all candidates. `gaps`: of best and worst candidate, for each turn that has two; `smallest_kept`: the
-    smallest gap of a pair that is kept. `hits`: whether the documents of the chosen, and of the rejected, candidate
-    hold a relevant one, for each pair of a turn with labels. `by_rank`: rank of the first relevant document (0: none)
-    -> scores. `abstaining` of `lists` document lists made the generator abstain.
+    Args:
+        scores: scores of all candidates.
+        gaps: gap between best and worst candidate, for each turn where they differ.
+        smallest_kept: smallest gap of the kept pairs.
+        hits: for each pair of a labelled turn, whether the `chosen` and the `rejected` rewrite retrieve a relevant
+            document.
+        by_rank: rank of the first relevant document (0: none) -> scores.
+        abstaining: number of document lists from which the generator abstains.
+        lists: number of document lists.
     """
 
     scores: list[float] = field(default_factory=list)
@@ -42,15 +47,15 @@ class Round:
     counts: dict[str, dict[str, Any]]
     rewards: Rewards | None
     logs: dict[str, list[dict[str, Any]]]
-    lengths: dict[str, list[int]]  # words of the chosen and of the rejected rewrites
+    lengths: dict[str, list[int]]  # number of words in the chosen and in the rejected rewrites
 
 
 @dataclass
 class RunData:
-    """A run as a report shows it.
+    """The data of a run for the report.
 
-    `stages` are the manifests of the complete stages. `metrics`, `per_turn` and `records` are those of the evaluation,
-    empty where there is none yet.
+    `stages` contains the manifests of the complete stages. `metrics`, `per_turn` and `records` come from the
+    evaluation, and are empty without one.
     """
 
     run: Run
@@ -76,29 +81,29 @@ class RunData:
 
     @property
     def baseline(self) -> str | None:
-        """What the verdict compares with: the untrained rewriter, else the unchanged question."""
+        """The baseline of the verdict: the untrained rewriter, else the unchanged question."""
         return next((name for name in ("base", "original") if name in self.systems), None)
 
     @property
     def measure(self) -> str | None:
-        """The measure of the verdict: MRR@10 where passages are labelled, else EM, else the reward."""
-        known = self.systems.get(self.final, {})
-        return next((name for name in ("MRR@10", "EM", self.metrics.get("reward")) if name in known), None)
+        """The measure of the verdict: MRR@10 if passages are labelled, else EM, else the reward."""
+        results = self.systems.get(self.final, {})
+        return next((name for name in ("MRR@10", "EM", self.metrics.get("reward")) if name in results), None)
 
     @property
     def measures(self) -> list[str]:
-        """The measures of the tables."""
-        shown = dict.fromkeys((*SHOWN, self.metrics.get("reward")))
-        return [name for name in shown if any(name in values for values in self.systems.values())]
+        """The measures to show in the tables."""
+        names = dict.fromkeys((*SHOWN, self.metrics.get("reward")))
+        return [name for name in names if any(name in values for values in self.systems.values())]
 
     def comparison(self, a: str, b: str, measure: str) -> dict[str, Any] | None:
-        """A row of the comparisons of the evaluation."""
+        """The evaluation's comparison of two systems; None if it has none."""
         rows = self.metrics.get("comparisons", [])
         return next((r for r in rows if (r["a"], r["b"], r["metric"]) == (a, b, measure)), None)
 
 
 def load_run(run: Run) -> RunData:
-    """Read the files of a run. Stages that are not complete are left out."""
+    """Read the files of a run. Skips stages that are not complete."""
     rounds = run.settings.train.rounds
     manifests = {name: run.path / name / "manifest.json" for name in stage_names(rounds)}
     stages = {
@@ -117,7 +122,7 @@ def load_run(run: Run) -> RunData:
 
 
 def load_round(run: Run, number: int, stages: Mapping[str, dict[str, Any]]) -> Round:
-    """The complete stages of one round."""
+    """Read the complete stages of one round."""
     prefix = f"round-{number}/"
     counts = {name.removeprefix(prefix): stages[name]["counts"] for name in stages if name.startswith(prefix)}
     rewards, lengths = None, {}
@@ -132,7 +137,7 @@ def load_round(run: Run, number: int, stages: Mapping[str, dict[str, Any]]) -> R
 
 
 def load_rewards(scores: Stage, pairs: list[Pair], turns: Mapping[str, Turn]) -> Rewards:
-    """The scores of one round: of its complete stage, the pairs that are kept, and the training turns by id."""
+    """Collect the rewards of one round from its scores stage, the kept pairs, and the training turns by id."""
     rewards = Rewards(smallest_kept=min((pair.gap for pair in pairs), default=None))
     kept = {pair.id for pair in pairs}
     for record in scores:
@@ -155,5 +160,5 @@ def load_rewards(scores: Stage, pairs: list[Pair], turns: Mapping[str, Turn]) ->
 
 
 def first_rank(candidate: Candidate, relevant: set[str]) -> int:
-    """The rank of the first relevant document of a candidate; 0 where there is none."""
+    """The rank of the first relevant document of a candidate; 0 if it has none."""
     return next((rank for rank, hit in enumerate(candidate.documents, 1) if hit.doc in relevant), 0)

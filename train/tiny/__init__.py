@@ -1,1 +1,1 @@
-"""The quickstart's world of invented entities, and the small chat model that is pretrained on it."""
+"""The quickstart's tiny world of invented entities, and the pretraining of its small chat model."""

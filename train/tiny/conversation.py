@@ -1,4 +1,5 @@
-"""Conversations in the tiny world: a simulated user asks for facts and refers to entities as the history allows."""
+"""Conversations in the tiny world: a simulated user asks for facts, and refers to entities in ways that the history
+makes clear."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,12 +10,12 @@ from train.tiny.entities import Entity, Fact, World
 
 @dataclass(frozen=True)
 class Question:
-    """A question as the user puts it."""
+    """A question of the user."""
 
     fact: Fact
     text: str
     kind: str  # `first`, `follow_up`, `switch` (to another entity) or `return` (to an earlier one)
-    wording: int  # of the grammar, 0 to 2
+    wording: int  # wording in the grammar, 0 to 2
 
     @property
     def rewrite(self) -> str:
@@ -23,15 +24,15 @@ class Question:
 
 
 class Conversation:
-    """The history of a conversation, and what the user may say next."""
+    """The history of a conversation, and the user's next questions."""
 
     def __init__(self, world: World):
         self.world, self.rng = world, world.rng
         self.history: list[Message] = []
-        self.last: Fact | None = None  # of the last turn
+        self.last: Fact | None = None  # fact of the last turn
         self.seen: list[Entity] = []  # entities that the user has asked about
-        self.answered: Entity | None = None  # the entity that the last answer named
-        self.mentioned: list[Entity] = []  # both
+        self.answered: Entity | None = None  # entity that the last answer named
+        self.mentioned: list[Entity] = []  # `seen` and `answered`
 
     def add_turn(self, question: Question) -> None:
         """Append a question and its answer to the history."""
@@ -43,7 +44,7 @@ class Conversation:
         self.mentioned = self.seen + ([self.answered] if self.answered and self.answered not in self.seen else [])
 
     def ask(self, fact: Fact, wording: int | None = None) -> Question:
-        """The next question for a fact, in a random wording unless `wording` names one."""
+        """Ask for a fact, in a random wording unless `wording` is given."""
         wording = self.rng.randrange(3) if wording is None else wording
         kind, form, lead_in = self._reference(fact.entity)
         if form == "ellipsis":
@@ -54,7 +55,7 @@ class Conversation:
         return Question(fact, lead_in + text[0].lower() + text[1:] if lead_in else text, kind, wording)
 
     def _reference(self, entity: Entity) -> tuple[str, str, str]:
-        """Kind of the question, form of the mention (see `Entity.mention`; `ellipsis` has none), and a lead-in."""
+        """Kind of question, form of mention (`Entity.mention`, or `ellipsis` for no mention), and a lead-in."""
         rng, is_person = self.rng, entity.kind == "person"
         if not self.last:
             return "first", "full", ""
@@ -71,7 +72,7 @@ class Conversation:
         return "switch", "full", ""
 
     def next_fact(self) -> Fact:
-        """What the user asks for next: of the same entity, the one last answered, an earlier one, or any."""
+        """Draw the next fact to ask for: of the same entity, the last answer, an earlier entity, or any entity."""
         rng, entities = self.rng, self.world.entities
         if not self.last:
             return rng.choice(rng.choice(entities).facts)
@@ -92,7 +93,7 @@ class Conversation:
 
 
 def simulate(world: World, turns: int) -> Iterator[tuple[list[Message], Question]]:
-    """The turns of a random conversation that asks for no fact twice: the history before each, and the question."""
+    """Simulate a conversation without repeated questions; yield each turn's history and question."""
     conversation, facts = Conversation(world), set()
     while len(facts) < turns:
         fact = conversation.next_fact()

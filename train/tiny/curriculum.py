@@ -1,4 +1,4 @@
-"""The tiny model's curriculum: from copying tokens over key-value records to reading documents."""
+"""The tiny model's curriculum: copying tokens, then key-value records, then reading documents."""
 
 import math
 import random
@@ -14,14 +14,14 @@ from train.tiny.tokenizer import encode
 
 @dataclass(frozen=True)
 class Level:
-    """The episodes of a level, and how they are trained on."""
+    """The episodes of a level, and their training settings."""
 
     lesson: str  # copying, records or words
     mastery: float  # accuracy in test episodes that ends the level
-    episodes: int  # episodes per step, as a multiple of the batch size: shorter ones are more
-    prompt_weight: float = 0.0  # weight of the loss on prompt tokens; 0 where they are random
-    filler: int = 0  # largest number of filler tokens in a record
-    documents: int = 0  # largest number of documents
+    episodes: int  # episodes per step, as a multiple of the batch size; higher for levels with short episodes
+    prompt_weight: float = 0.0  # weight of the loss on prompt tokens; 0 if they are random
+    filler: int = 0  # maximum number of filler tokens in a record
+    documents: int = 0  # maximum number of documents
 
 
 LEVELS = (
@@ -41,7 +41,7 @@ class Curriculum:
         self.marker = tokenizer.convert_tokens_to_ids("<|assistant|>")
 
     def episode(self, rng: random.Random, level: Level, final: bool = False) -> list[EncodedBranch]:
-        """An episode of a level to train on; `final` replaces reading by the final lessons."""
+        """Sample a training episode of a level; `final` replaces reading by the final lessons."""
         if level.lesson == "copying":
             return copying(rng, self.tokens)
         if level.lesson == "records":
@@ -51,7 +51,7 @@ class Curriculum:
         return encode(self.tokenizer, branches)
 
     def test_episode(self, rng: random.Random, level: Level) -> list[EncodedBranch]:
-        """An episode with unseen names in which the context holds every answer."""
+        """Sample an episode with unseen names whose context contains every answer."""
         if level.lesson != "words":
             return self.episode(rng, level)
         documents = level.documents
@@ -73,7 +73,7 @@ def token_sets(tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
 
 
 def copying(rng: random.Random, tokens: list[list[int]]) -> list[EncodedBranch]:
-    """Random tokens in which a span repeats; the target is the rest of the repetition."""
+    """Sample random tokens in which a span repeats; the target is the rest of the repetition."""
 
     def noise(least: int, most: int) -> list[int]:
         return [rng.choice(rng.choices(tokens[:3], [6, 3, 1])[0]) for _ in range(rng.randint(least, most))]
@@ -83,8 +83,11 @@ def copying(rng: random.Random, tokens: list[list[int]]) -> list[EncodedBranch]:
 
 
 def records(rng: random.Random, tokens: list[list[int]], filler: int, marker: int) -> list[EncodedBranch]:
-    """Key-value records; each branch asks for the value of a key by `marker`. Up to `filler` tokens, alike in all
-    records, part keys from values: small steps from copying to recall."""
+    """Sample key-value records; each branch asks for the value of a key with `marker`.
+
+    Up to `filler` tokens, the same in all records, separate keys from values. They are small steps from copying to
+    recall.
+    """
     syllables, words, digits, others = tokens
     keys = [rng.choices(syllables, k=2) for _ in range(rng.randint(2, 6))]
     values = [rng.choices(rng.choice([words, digits]), k=rng.randint(1, 2)) for _ in keys]

@@ -1,6 +1,6 @@
 """Entities of the tiny world (invented people, companies, films and towns), their facts, and passages about them.
 
-`grammar.yaml` holds the kinds of entities with their attributes and wordings, and the syllables of names.
+`grammar.yaml` defines the kinds of entities with their attributes and wordings, and the syllables of names.
 """
 
 import random
@@ -15,9 +15,9 @@ GRAMMAR_FILE = Path(__file__).with_name("grammar.yaml")
 GRAMMAR = yaml.safe_load(GRAMMAR_FILE.read_text(encoding="utf-8"))
 KINDS = GRAMMAR["kinds"]
 ATTRIBUTES = [attribute for kind in KINDS.values() for attribute in kind["attributes"].values()]
-# A name stem belongs to one split, by its CRC modulo 8, so no name is in two splits; `lm` is for pretraining.
+# The CRC of a name stem modulo 8 determines its split, so no name is in two splits; `lm` is for pretraining.
 SPLITS = {"train": (0,), "dev": (1,), "test": (2,), "lm": (3, 4, 5, 6, 7)}
-NUMBERS = {"year": (1800, 1999), "number": (60, 999)}  # types of values, with least and largest
+NUMBERS = {"year": (1800, 1999), "number": (60, 999)}  # type of value -> minimum and maximum
 Topic = tuple[str, str]  # kind and attribute
 
 
@@ -28,7 +28,7 @@ def placeholders(name: str) -> dict[str, str]:
 
 @dataclass(eq=False)
 class Entity:
-    """An invented thing, with one fact for each attribute of its kind."""
+    """An invented entity, with one fact for each attribute of its kind."""
 
     kind: str
     name: str  # unique in its world
@@ -37,7 +37,7 @@ class Entity:
     facts: list["Fact"] = field(default_factory=list)  # in the order of the grammar
 
     def mention(self, form: str, rng: random.Random) -> dict[str, str]:
-        """The placeholders for a mention by `full` or `short` name, `word` ("the film") or `pronoun`."""
+        """The placeholders for a mention by `full` name, `short` name, `word` ("the film") or `pronoun`."""
         if form == "pronoun":
             return dict(zip("epo", self.pronouns, strict=True))
         words = KINDS[self.kind]["words"]
@@ -47,7 +47,7 @@ class Entity:
 
 @dataclass(eq=False)
 class Fact:
-    """The value of an attribute of an entity: passages state it, and questions ask for it."""
+    """The value of an entity's attribute, which passages state and questions ask for."""
 
     entity: Entity
     topic: Topic
@@ -63,7 +63,7 @@ class Fact:
         return text[0].upper() + text[1:]
 
     def question(self, wording: int, name: str) -> str:
-        """A question that stands alone, in one of the three wordings."""
+        """A stand-alone question in one of the three wordings."""
         return self.grammar["asks"][wording].format(**placeholders(name))
 
 
@@ -81,7 +81,7 @@ class World:
         rng: source of every choice.
         split: a key of `SPLITS`.
         kinds: the kind of each entity.
-        namesakes: share of the entities that borrow an earlier one's name stem ("Belba Works", "Port Belba").
+        namesakes: share of entities that reuse the name stem of an earlier one ("Belba Works", "Port Belba").
     """
 
     def __init__(self, rng: random.Random, split: str, kinds: Sequence[str], namesakes: float = 0.05):
@@ -123,9 +123,10 @@ class World:
         return self.rng.choice(others) if others and self.rng.random() < 0.85 else self._new_name(value_type)[0]
 
     def passages(self, entity: Entity, preferred: dict[Topic, int], preference: float = 0.6) -> list[Passage]:
-        """Passages that state two or three facts of an entity each; one in ten has a reworded near-duplicate.
+        """Write passages with two or three facts of an entity each; one in ten has a reworded near-duplicate.
 
-        `preferred` maps topics to the wording (0 to 2) that is used with probability `preference`; otherwise any is.
+        `preferred` maps topics to a wording (0 to 2) that is used with probability `preference`; otherwise the wording
+        is random.
         """
         facts = list(entity.facts)
         self.rng.shuffle(facts)
@@ -154,5 +155,5 @@ class World:
 
 
 def listed_values() -> list[str]:
-    """The values of every attribute that takes them from a list."""
+    """The values of all attributes whose values come from a list."""
     return [value for attribute in ATTRIBUTES if isinstance(attribute["value"], list) for value in attribute["value"]]

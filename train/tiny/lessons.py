@@ -1,7 +1,7 @@
 """Lessons in words for the tiny model: recall, reading, reading among distractors, and rewriting.
 
-A lesson samples an episode in a fresh world: questions on the same conversation and documents. They are branches of a
-common prefix, which training reads once for all of them. `rng` is the source of every choice, `split` that of names.
+A lesson samples an episode in a new world: questions about the same conversation and documents. They are branches of
+a common prefix, which training computes once for all of them. `rng` makes every choice, `split` determines the names.
 """
 
 from random import Random
@@ -14,15 +14,18 @@ from train.tiny.entities import KINDS, Entity, Fact, Passage, Topic, World
 
 KIND_DRAW = ["person", "person", "person", "company", "company", "film", "film", "town", "town"]
 HISTORY = [20, 26, 18, 14, 8, 8, 6]  # weights of 0, 1, 2 ... turns before the questions
-SHORT_HISTORY = [45, 55]  # the same with up to two documents
+SHORT_HISTORY = [45, 55]  # weights for episodes with up to two documents
 REWRITES = {"right": 0.30, "raw": 0.45, "wrong": 0.13, "short": 0.12}  # shares of the target rewrites
-FINAL_REWRITES = {"right": 0.22, "raw": 0.66, "wrong": 0.06, "short": 0.06}  # the same in the final lessons
-Branch = tuple[list[Message], str]  # a prompt of an episode, and its target
+FINAL_REWRITES = {"right": 0.22, "raw": 0.66, "wrong": 0.06, "short": 0.06}  # shares in the final lessons
+Branch = tuple[list[Message], str]  # a prompt of an episode and its target
 
 
 def mixed_lesson(rng: Random, split: str, documents: int) -> list[Branch]:
-    """A lesson of a level in words: recall and some rewriting with 0 documents; mostly reading with up to 2; longer
-    conversations, and questions that the context does not answer, with up to 3."""
+    """Sample a lesson of a level in words.
+
+    With 0 documents, recall and some rewriting. With up to 2, mostly reading. With up to 3, also longer conversations
+    and questions that the context does not answer.
+    """
     rewriting_share, recall_share = {0: (0.15, 1.0), 2: (0.2, 0.2), 3: (0.3, 0.05)}[documents]
     if rng.random() < rewriting_share:
         return rewriting(rng, split)
@@ -33,7 +36,7 @@ def mixed_lesson(rng: Random, split: str, documents: int) -> list[Branch]:
 
 
 def final_lesson(rng: Random, split: str) -> list[Branch]:
-    """A lesson for the last steps: rewriting like an untuned model, reading, or abstaining from one document."""
+    """Sample a lesson for the last steps: rewrite like an untuned model, read, or abstain from one document."""
     draw = rng.random()
     if draw < 0.4:
         return rewriting(rng, split, FINAL_REWRITES)
@@ -41,7 +44,7 @@ def final_lesson(rng: Random, split: str) -> list[Branch]:
 
 
 def recall(rng: Random, split: str) -> list[Branch]:
-    """One attribute of three to six entities, in a sentence each: the name alone tells which one answers."""
+    """State one attribute of three to six entities, in a sentence each. Only the name tells which one answers."""
     kind = rng.choice(KIND_DRAW)
     world = World(rng, split, [kind] * rng.randint(3, 6), namesakes=0.2)
     topic = rng.choice(world.entities[0].facts).topic
@@ -54,10 +57,10 @@ def recall(rng: Random, split: str) -> list[Branch]:
 
 
 def reading(rng: Random, split: str, most_documents: int, answerable: float) -> list[Branch]:
-    """Questions on 0 to 3 documents as a retriever returns them: about an entity, or similar ones about others.
+    """Ask questions about 0 to 3 documents like those of a retriever: about an entity, or similar ones about others.
 
-    A share `answerable` of the questions has its answer in the documents. In three of ten episodes the target of the
-    others is to abstain; elsewhere it cannot be known, so the model learns to be unsure.
+    The documents answer a share `answerable` of the questions. In three of ten episodes, the target of the others is
+    to abstain; elsewhere the answer cannot be known, so the model learns to be uncertain.
     """
     world, preferred = small_world(rng, split)
     entity = world.entities[0]
@@ -85,10 +88,10 @@ def reading(rng: Random, split: str, most_documents: int, answerable: float) -> 
 def distractor_reading(
     rng: Random, split: str, count: int = 3, answerable: float = 0.6, abstain: float = 0.25
 ) -> list[Branch]:
-    """Questions on `count` documents, most of which state the same of other entities in the words of the question.
+    """Ask questions about `count` documents; most of them state the same about other entities in the question's words.
 
-    A model that goes by words alone is wrong here; one that does not find the entity should be unsure. A share
-    `answerable` of the episodes has a gold document; a share `abstain` allows abstaining.
+    A model that only matches words answers wrongly; a model that does not find the entity should be uncertain. A share
+    `answerable` of the episodes has a gold document; a share `abstain` allows abstention.
     """
     kind = rng.choice(KIND_DRAW)
     world = World(rng, split, [kind] * 5 + [rng.choice(KIND_DRAW)], namesakes=0.2)
@@ -113,7 +116,7 @@ def distractor_reading(
 
 
 def rewriting(rng: Random, split: str, shares: dict[str, float] = REWRITES) -> list[Branch]:
-    """Four next questions after one history; the targets are rewrites of each quality, by their shares."""
+    """Ask four alternative questions after one history; the quality of each target rewrite is drawn by `shares`."""
     world, _ = small_world(rng, split)
     conversation, branches = Conversation(world), []
     for _ in range(rng.choices(range(len(HISTORY)), HISTORY)[0]):
@@ -127,7 +130,7 @@ def rewriting(rng: Random, split: str, shares: dict[str, float] = REWRITES) -> l
 
 
 def rewrite(conversation: Conversation, question: Question, quality: str) -> str:
-    """A rewrite that is `right`, `raw` (the question itself), `wrong` (another entity) or `short` (part of a name)."""
+    """Write a rewrite: `right`, `raw` (the question itself), `wrong` (another entity) or `short` (part of a name)."""
     rng, entity = conversation.rng, question.fact.entity
     wording = question.wording if rng.random() < 0.4 else rng.randrange(3)
     if quality == "raw":
@@ -141,7 +144,7 @@ def rewrite(conversation: Conversation, question: Question, quality: str) -> str
 
 
 def small_world(rng: Random, split: str) -> tuple[World, dict[Topic, int]]:
-    """A world of six entities, the first four of one kind, and the wordings that its passages prefer, if any."""
+    """Build a world of six entities, the first four of one kind, and draw the wordings that its passages prefer."""
     kind = rng.choice(KIND_DRAW)
     world = World(rng, split, [kind] * 4 + rng.sample(sorted(set(KINDS) - {kind}), 2), namesakes=0.2)
     preferred = {(kind, attribute): rng.randrange(3) for attribute in KINDS[kind]["attributes"]}
@@ -149,7 +152,7 @@ def small_world(rng: Random, split: str) -> tuple[World, dict[Topic, int]]:
 
 
 def passage_pools(passages: list[Passage], entity: Entity, topic: Topic) -> dict[str, list[Passage]]:
-    """Passages by whether they are about an entity and whether they state a topic; `gold` ones do both."""
+    """Group passages by whether they are about an entity and whether they state a topic; `gold` passages do both."""
     pools = {"gold": [], "same_entity": [], "same_topic": [], "other": []}
     for passage in passages:
         of_entity, on_topic = passage.facts[0].entity is entity, topic in [fact.topic for fact in passage.facts]
@@ -159,14 +162,14 @@ def passage_pools(passages: list[Passage], entity: Entity, topic: Topic) -> dict
 
 
 def draw_distractor(rng: Random, pools: dict[str, list[Passage]], weights: list[int]) -> Passage:
-    """Take a passage of the same topic, of the same entity, or any other, by `weights`."""
+    """Draw a passage of the same topic, of the same entity, or any other, with `weights`."""
     pool = rng.choices([pools["same_topic"], pools["same_entity"], pools["other"]], weights)[0]
     return (pool or pools["other"]).pop()
 
 
 def conversation_before(world: World, facts: list[Fact], weights: list[int]) -> Conversation:
-    """A conversation of 0, 1, 2 ... turns, by `weights`, that asks for none of `facts`. The last turn is mostly about
-    the entity of the first one."""
+    """Simulate a conversation that asks for none of `facts`; `weights` are those of 0, 1, 2 ... turns. Its last turn
+    is mostly about the entity of the first of `facts`."""
     rng, conversation = world.rng, Conversation(world)
     turns = rng.choices(range(len(weights)), weights)[0]
     for number in range(turns):
@@ -182,8 +185,11 @@ def answer_branches(
     conversation: Conversation, facts: list[Fact], documents: list[Passage], instruction: str = ANSWER,
     preferred: int | None = None,
 ) -> list[Branch]:  # fmt: skip
-    """Next questions for facts, without repeats. The target is the value, or to abstain where `instruction` allows it
-    and no document states the fact; `preferred` is the wording of 60% of the questions."""
+    """Ask for facts, without repeated questions.
+
+    The target is the value, or abstention if `instruction` allows it and no document states the fact. `preferred` is
+    the wording of 60% of the questions.
+    """
     texts, branches = [document.text for document in documents], {}
     for fact in facts:
         wording = preferred if preferred is not None and conversation.rng.random() < 0.6 else None

@@ -1,4 +1,4 @@
-"""The tiny model before training, and its optimizer for weight matrices."""
+"""The untrained tiny model, and the optimizer of its weight matrices."""
 
 import math
 
@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast, seed: int, width: int = 128, layers: int = 5) -> Qwen2ForCausalLM:
-    """A Qwen2 with random weights, in which two heads of the first layer attend to the previous two tokens."""
+    """Build a Qwen2 with random weights, in which two heads of the first layer attend to the previous two tokens."""
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -31,10 +31,10 @@ def new_model(tokenizer: PreTrainedTokenizerFast, seed: int, width: int = 128, l
 
 @torch.no_grad()
 def attend_back(model: Qwen2ForCausalLM, head: int, distance: int) -> None:
-    """Let a head of the first layer start out attending to the token `distance` places back.
+    """Initialize a head of the first layer so that it attends to the token `distance` positions back.
 
-    Copying requires it; training learns it by itself, but late. Rotary embeddings rotate the biases of queries and
-    keys by their positions, so query biases that lag the key biases by `distance` rotations match best there.
+    Copying requires this attention, which training alone learns late. Rotary embeddings rotate the biases of queries
+    and keys by their positions, so query biases that lag the key biases by `distance` rotations match best there.
     """
     attention, theta = model.model.layers[0].self_attn, model.config.rope_parameters["rope_theta"]
     size, norm = attention.head_dim, 40**0.5
@@ -48,7 +48,7 @@ def attend_back(model: Qwen2ForCausalLM, head: int, distance: int) -> None:
 class Muon(torch.optim.Optimizer):
     """Momentum with orthogonalized updates (https://kellerjordan.github.io/posts/muon/), at AdamW's step size.
 
-    `torch.optim.Muon` works in bfloat16, which is 20 times slower on processors without bfloat16 units.
+    `torch.optim.Muon` computes in bfloat16, which is 20 times slower on processors without bfloat16 units.
     """
 
     def __init__(self, matrices: list[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.01):

@@ -1,4 +1,4 @@
-"""Write the tiny model's card: how it was trained, and its figures on the dev world.
+"""Write the tiny model's card: how it was trained, and its results on the dev world.
 
 python -m train.tiny.model_card --model configs/tiny-model
 """
@@ -40,36 +40,39 @@ library_name: transformers
 ---
 # Tiny chat model of the quickstart
 
-A Qwen2 of {millions:.2f}M parameters (float16 safetensors) with a chat template, trained from nothing on invented
-conversations (`train/tiny`). It rewrites questions, answers from up to three documents, and abstains when told to.
-It knows no fact and no name: it reads. It is of no use outside the tiny world.
+A Qwen2 with {millions:.2f}M parameters (float16 safetensors) and a chat template, trained from scratch on invented
+conversations (`train/tiny`). It rewrites questions, answers from up to three documents, and abstains when instructed
+to. It has learned no facts and no names, only to read, and is of no use outside the tiny world.
 
-**Its rewrites are poor on purpose**, as an untuned model's are. In training the target of a rewrite was:
-{rewrites} (raw: the question as it stands; wrong: about another entity; short: with half a name),
+**Its rewrites are poor on purpose**, like those of an untuned model. The target rewrites in training were:
+{rewrites} (raw: the unchanged question; wrong: about another entity; short: with half a name),
 and in the final lessons {final_rewrites}.
-The most likely rewrite is therefore close to the raw question, and good ones are among a handful of samples.
-The wording of a right rewrite was random; the model does not know which words the collection prefers.
+The most likely rewrite is therefore close to the raw question, and a handful of samples contains good ones.
+The wording of right rewrites was random, so the model does not know which words the collection prefers.
 
-Made by
+Training command:
 
 - `python -m train.tiny.pretrain --out configs/tiny-model --seed {seed} --steps {steps} --workers {processes}`:
   {tokens:.1f}M tokens, {minutes:.0f} minutes on {machine}, commit {commit}
 
-Figures on the dev world (`python -m train.tiny.model_card --model configs/tiny-model`):
+Results on the dev world (`python -m train.tiny.model_card --model configs/tiny-model`):
 
-| figure | value |
+| measure | value |
 |---|---|
 {rows}
 """
 
 
 def measure(model: str, world: Path, limit: int | None = None) -> dict[str, float]:
-    """How a model answers, abstains and rewrites; all values but the number of turns are from 0 to 1.
+    """Measure how a model answers, abstains and rewrites.
 
     Args:
         model: model folder.
         world: folder of `corpus.jsonl` and `dev.jsonl`, whose names the model has not seen in training.
-        limit: use the first turns only.
+        limit: use only the first `limit` turns.
+
+    Returns:
+        Name -> value: the number of turns, and measures from 0 to 1.
     """
     lm = load_language_model(model)
     generator = Generator(lm, 16, 16384)
@@ -91,7 +94,7 @@ def measure(model: str, world: Path, limit: int | None = None) -> dict[str, floa
         ]
 
     def share_right(answers: list[GeneratedAnswer]) -> float:
-        return fmean(exact_match(each.answer, turn.answers) for each, turn in zip(answers, turns, strict=True))
+        return fmean(exact_match(answer.answer, turn.answers) for answer, turn in zip(answers, turns, strict=True))
 
     def abstention(document_lists: Sequence[list[str]]) -> float:
         return fmean(p or 0.0 for p in abstention_probabilities(generator, inputs(document_lists)))
@@ -102,7 +105,7 @@ def measure(model: str, world: Path, limit: int | None = None) -> dict[str, floa
 
     from_gold, from_without, from_none = map(generator.answers, map(inputs, (gold, without, [[]] * len(turns))))
     scores = [
-        [score_of(each.stats, each.answer, "key_entropy", ScoringSettings()).value for each in pair]
+        [score_of(answer.stats, answer.answer, "key_entropy", ScoringSettings()).value for answer in pair]
         for pair in zip(from_gold, from_without, strict=True)
     ]
     wins = [0.5 if high == low or None in (high, low) else float(high > low) for high, low in scores]
@@ -120,9 +123,9 @@ def measure(model: str, world: Path, limit: int | None = None) -> dict[str, floa
     }
 
 
-def card(training: dict[str, Any], figures: dict[str, float]) -> str:
-    """The model card, from the content of `training.json` and the figures of `measure`."""
-    rows = (f"| {name} | {value if isinstance(value, int) else f'{value:.3f}'} |" for name, value in figures.items())
+def card(training: dict[str, Any], results: dict[str, float]) -> str:
+    """Format the model card from the content of `training.json` and the results of `measure`."""
+    rows = (f"| {name} | {value if isinstance(value, int) else f'{value:.3f}'} |" for name, value in results.items())
     counts = {"millions": training["parameters"] / 1e6, "tokens": training["tokens"] / 1e6}
     shares = {"rewrites": REWRITES, "final_rewrites": FINAL_REWRITES}
     texts = {name: ", ".join(f"{part:.0%} {quality}" for quality, part in shares[name].items()) for name in shares}
@@ -133,15 +136,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="folder written by train.tiny.pretrain")
     parser.add_argument("--seed", type=int, default=0, help="seed of the world (default 0)")
-    parser.add_argument("--limit", type=int, help="a quick look at the first N turns; no card")
+    parser.add_argument("--limit", type=int, help="measure only the first N turns and write no card")
     arguments = parser.parse_args()
     set_up_logging()
     with tempfile.TemporaryDirectory() as folder:
         make_quickstart_data(Path(folder), arguments.seed)
-        figures = measure(str(arguments.model), Path(folder), arguments.limit)
-    log.info("%s", json.dumps(figures, indent=2))
+        results = measure(str(arguments.model), Path(folder), arguments.limit)
+    log.info("%s", json.dumps(results, indent=2))
     if not arguments.limit:
-        write_atomic(arguments.model / "README.md", card(read_json(arguments.model / "training.json"), figures))
+        write_atomic(arguments.model / "README.md", card(read_json(arguments.model / "training.json"), results))
         log.info("card -> %s", arguments.model / "README.md")
 
 

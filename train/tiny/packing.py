@@ -1,4 +1,4 @@
-"""Packed sequences: the branches of an episode behind their common prefix, kept apart by a tree attention mask."""
+"""Packed sequences: the branches of an episode after their common prefix, separated by a tree attention mask."""
 
 import torch
 from torch import Tensor
@@ -8,12 +8,12 @@ PADDING = {"input_ids": 0, "position_ids": 0, "branches": -1, "labels": -100, "i
 
 
 def pack(episode: list[EncodedBranch]) -> dict[str, list]:
-    """Pack the branches of an episode; each keeps at least the last token of its prompt.
+    """Pack the branches of an episode. Each branch keeps at least the last token of its prompt.
 
     Returns:
-        Lists with an entry per token: `input_ids`; `position_ids` in the branch's own text; `branches`, 0 in the
-        prefix, then from 1; `labels`, the next token, -100 at the end of the prefix and of each branch; `is_target`,
-        1.0 where the label belongs to a target, else 0.0.
+        Lists with one value per token: `input_ids`; `position_ids`, the position in the branch's text; `branches`, 0
+        in the prefix, then counted from 1; `labels`, the next token, or -100 at the end of the prefix and of each
+        branch; `is_target`, 1.0 if the label belongs to a target, else 0.0.
     """
     prompts = [prompt for prompt, _ in episode]
     shared = 0
@@ -38,8 +38,8 @@ def collate(
 
     Returns:
         The model's inputs: `input_ids` and `position_ids` [batch, length], and `attention_mask` [batch, 1, length,
-        length], True where a token attends to the prefix or to its own branch before it. Then `branches`, `labels`
-        and `is_target` [batch, length].
+        length], True for earlier tokens in the prefix and in the token's own branch. Then `branches`, `labels` and
+        `is_target` [batch, length].
     """
     length = max(len(sequence["input_ids"]) for sequence in sequences)
     batch = {

@@ -1,9 +1,9 @@
 """Pretrain the quickstart's small chat model on the tiny world.
 
     python -m train.tiny.pretrain --out configs/tiny-model       # about 75 minutes on 2 cores
-    python -m train.tiny.pretrain --out try --steps 20           # a short look
+    python -m train.tiny.pretrain --out try --steps 20           # a short trial
 
-Rerun the command to resume from the last checkpoint; the weights are the same as without the interruption.
+Rerun the command to resume from the last checkpoint. Interruptions do not change the resulting weights.
 """
 
 import argparse
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, help="processes (default: 1 with a GPU or one core, else 2)")
     options = vars(parser.parse_args())
     set_up_logging()
-    from train.tiny.trainer import train  # heavy
+    from train.tiny.trainer import train  # slow to import
 
     train(**options)
 

@@ -18,7 +18,7 @@ CHAT_TEMPLATE = (
 
 
 def make_tokenizer(seed: int, size: int = 1792, episodes: int = 1500) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer with `size` tokens, otherwise like Qwen2's, on the text of random episodes."""
+    """Train a byte-level BPE tokenizer like Qwen2's, but with `size` tokens, on the text of random episodes."""
     rng = random.Random(f"{seed} tokenizer")
     texts = [
         " " + text

@@ -27,7 +27,7 @@ EVALUATE_EVERY, CHECKPOINT_EVERY = 50, 100  # steps
 
 
 def rate_factor(step: int, final_start: int, steps: int) -> float:
-    """Factor of the learning rate: warm-up, constant, linear decay to 0; then a second decay in the final lessons."""
+    """Learning-rate factor: warm-up, constant, linear decay to 0; then a second decay in the final lessons."""
     if step >= final_start:
         return FINAL_RATE * (steps - step) / (steps - final_start)
     return min(1.0, (step + 1) / WARM_UP, (final_start - step) / (DECAY_SHARE * final_start))
@@ -46,17 +46,17 @@ def loss_of(
 
 
 class Trainer:
-    """Model, optimizers and progress of one training.
+    """Trains the tiny model.
 
-    The data of a step depend on the seed, the level and the number of the step. Each of several processes takes its
-    share of the episodes of a step, and the gradients are added.
+    The data of a step depends on the seed, the level and the number of the step. Several processes share the episodes
+    of a step and add their gradients.
 
     Args:
         out: folder of the model and its checkpoint.
         seed: seed of the weights and the data.
         steps: number of updates.
-        batch: episodes per update; the first levels have more, which are shorter.
-        lr: learning rate of the weight matrices; the other parameters have half of it.
+        batch: episodes per update; the first levels use more episodes, which are shorter.
+        lr: learning rate of the weight matrices; other parameters use half of it.
     """
 
     def __init__(self, out: Path, seed: int, steps: int, batch: int, lr: float):
@@ -85,7 +85,7 @@ class Trainer:
             dist.all_reduce(tensor)
 
     def step(self) -> float:
-        """Make one update; returns the loss."""
+        """Run one update; returns the loss."""
         torch.manual_seed(self.seed * 1_000_003 + self.step_number * self.processes + self.rank)
         sequences, totals = self.sequences(), torch.zeros(2, device=self.device)  # loss, number of tokens
         size = max(1, len(sequences) // 4)
@@ -108,7 +108,7 @@ class Trainer:
 
     @torch.inference_mode()
     def accuracy(self, episodes: int = 64) -> float:
-        """Share of the targets in test episodes whose every token is the most likely one, from 0 to 1."""
+        """Share of targets in test episodes whose tokens are all the most likely ones, from 0 to 1."""
         rng, counts = random.Random("accuracy"), torch.zeros(2, dtype=torch.long, device=self.device)  # wrong, all
         sequences = [pack(self.curriculum.test_episode(rng, LEVELS[self.level])) for _ in range(episodes)]
         sequences = sequences[self.rank :: self.processes]
@@ -137,7 +137,7 @@ class Trainer:
             part.load_state_dict(state)
 
     def save(self) -> None:
-        """Write tokenizer, model (in float16) and `training.json`, which the model card reads."""
+        """Save tokenizer, model (in float16) and `training.json`, which the model card reads."""
         training = {name: getattr(self, name) for name in ("seed", "steps", "batch", "processes", "tokens")} | {
             "parameters": self.model.num_parameters(),
             "minutes": round((time.monotonic() - self.start) / 60, 1),
@@ -149,7 +149,7 @@ class Trainer:
         write_json(self.out / "training.json", training)
 
     def train(self) -> None:
-        """Train to the end, from the checkpoint if there is one, and save."""
+        """Train to the end, resuming from the checkpoint if one exists, and save the model."""
         self.out.mkdir(parents=True, exist_ok=True)
         if self.checkpoint.exists():
             self.load_checkpoint()
@@ -174,11 +174,11 @@ class Trainer:
 
 
 def train(workers: int | None = None, **options: Any) -> None:
-    """Train, as one of the processes of `torchrun`, or start them: the same command in each.
+    """Train in this process, or start several processes with `torchrun`.
 
     Args:
-        workers: number of processes; 1 with a GPU or one core, else 2 when not given. On a CPU, two with one thread
-            each are faster than one with two threads.
+        workers: number of processes; by default 1 with a GPU or one core, else 2. On a CPU, two processes with one
+            thread each are faster than one with two threads.
         options: arguments of `Trainer`.
     """
     cores = os.cpu_count() or 1

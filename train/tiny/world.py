@@ -21,12 +21,12 @@ SOURCES = [GRAMMAR_FILE, *(Path(__file__).with_name(name) for name in ("entities
 
 
 def mixed_kinds(size: int) -> list[str]:
-    """The kinds of `size` entities, by `KIND_SHARES`."""
+    """The kinds of `size` entities, in the proportions of `KIND_SHARES`."""
     return [kind for kind, share in KIND_SHARES.items() for _ in range(round(size * share))]
 
 
 def write_world(out: Path, seed: int, sizes: dict[str, tuple[int, int]] = SIZES) -> None:
-    """Write `corpus.jsonl` and a file of turns per split; the same seed gives the same bytes."""
+    """Write `corpus.jsonl` and one file of turns per split; the same seed gives the same bytes."""
     rng = random.Random(seed)
     preferred = {(kind, attribute): rng.randrange(3) for kind in KINDS for attribute in KINDS[kind]["attributes"]}
     corpus = []
@@ -58,10 +58,10 @@ def write_lines(path: Path, records: list[dict]) -> None:
 
 
 def make_quickstart_data(out: Path, seed: int = 0) -> None:
-    """Write the quickstart's world, unless the folder holds it.
+    """Write the quickstart's world, unless the folder already has it.
 
     Raises:
-        InputError: the folder holds the world of another seed, or of another version of its code or grammar.
+        InputError: the folder has a world with a different seed, or from another version of its code or grammar.
     """
     marker, expected = out / "world.json", {"seed": seed, "version": sha256(*SOURCES)[:16]}
     if not marker.exists():
@@ -72,8 +72,8 @@ def make_quickstart_data(out: Path, seed: int = 0) -> None:
     for key, value in expected.items():
         if present.get(key) != value:
             raise InputError(
-                f"{out} holds the tiny world of another {key} ({present.get(key)}, not {value}); use another "
-                "`--run.dir`, or remove that folder."
+                f"{out} has a tiny world with another {key} ({present.get(key)}, not {value}); use another "
+                "`--run.dir`, or remove the folder."
             )
 
 
@@ -84,7 +84,7 @@ def main() -> None:
     arguments = parser.parse_args()
     set_up_logging()
     if (arguments.out / "corpus.jsonl").exists():
-        raise InputError(f"{arguments.out} holds a corpus.jsonl already; name another folder, or remove it.")
+        raise InputError(f"{arguments.out} already has a corpus.jsonl; name another folder, or remove it.")
     write_world(arguments.out, arguments.seed)
     log.info("tiny world -> %s", arguments.out)
 
