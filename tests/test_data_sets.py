@@ -349,7 +349,7 @@ def test_a_flag_changes_one_entry(two_sets, tmp_path):
         (["--data.holdout", "1"], "`data.holdout` must be a number >= 0 and < 1, got 1."),
         (
             ["--data.holdout", "0.3", "--data.sets", "{a: {train: x, qrels: y}}"],
-            "`data.sets.a.qrels` belongs to `data.sets.a.test`, which is not set",
+            "`data.sets.a.qrels` is for the turns of `data.sets.a.test`, which is not set",
         ),
         (["--data.development_share", "1"], "`data.development_share` must be a number >= 0 and < 1, got 1."),
         (["--data.evaluate_on", "development"], "needs `data.development_share`"),

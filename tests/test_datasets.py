@@ -292,7 +292,7 @@ def test_counts_of_the_whole_set(name, split):
     if name == "qrecc":
         check_counts(name, split, [*turns, unlabelled])
     else:
-        with pytest.raises(InputError, match=f"this file {FULL[name, split] + 1};"):
+        with pytest.raises(InputError, match=f"this file has {FULL[name, split] + 1};"):
             check_counts(name, split, [*turns, unlabelled])
 
 

@@ -94,7 +94,7 @@ def test_prefixes_length_and_normalisation(bert):
     vectors = load(bert, normalize=True).encode_passages(TEXTS)
     assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     assert plain.encode_passages(["fox " * 500]).shape == (1, 16)  # truncated to the model's 20 positions
-    with pytest.raises(InputError, match=r"`retrieval.max_length` is 21, but .* takes 20 tokens"):
+    with pytest.raises(InputError, match=r"`retrieval.max_length` is 21, but .* accepts at most 20 tokens"):
         load(bert, max_length=21)
 
 
@@ -202,7 +202,7 @@ def test_bad_encoders_are_refused(tmp_path, bert):
         load(tmp_path / "nowhere")
     with pytest.raises(InputError, match="nowhere is neither a folder nor a model on the Hub"):
         model_identity(str(tmp_path / "nowhere"))
-    with pytest.raises(InputError, match=r"`retrieval.pooling` is `cls`, but .* says `mean` itself"):
+    with pytest.raises(InputError, match=r"`retrieval.pooling` is `cls`, but .* uses `mean`"):
         load(MINILM, pooling="cls")
     save_tokenizer(tmp_path)
     BertConfig(**SIZES).save_pretrained(tmp_path)
