@@ -112,8 +112,8 @@ def build_parser(kind: type, description: str | None, usage: str | None = None) 
         group = parser.add_argument_group(title_of(section))
         for setting in settings:
             base, _, optional = split_type(setting.type)
-            default = f"; default {setting.default}" if setting.default else ""
-            options = {"help": f"{setting.help} ({describe(setting.type)}{default})".replace("%", "%%")}
+            note = "; required" if setting.required else f"; default {setting.default}" if setting.default else ""
+            options = {"help": f"{setting.help} ({describe(setting.type)}{note})".replace("%", "%%")}
             if base is bool and section is kind:
                 options["action"] = "store_true"
             else:
@@ -147,10 +147,11 @@ def parse_known_flags(kind: type[T], description: str | None, argv: list[str] | 
 
 def parse_flags(kind: type[T], description: str | None, argv: list[str] | None = None) -> T:
     """The flags of a command that has no others; see `parse_known_flags`."""
-    flags, rest = parse_known_flags(kind, description, argv)
-    if rest:
-        raise InputError(f"unknown flag `{rest[0]}`; {nearest(rest[0], [f'--{each.name}' for each in fields(kind)])}")
-    return flags
+    _, rest = build_parser(kind, description).parse_known_args(argv)
+    if rest:  # before a missing flag, which may be this one mistyped
+        names = [f"--{each.name.rstrip('_')}" for each in fields(kind)]
+        raise InputError(f"unknown flag `{rest[0]}`; {nearest(rest[0], names)}")
+    return parse_known_flags(kind, description, argv)[0]
 
 
 def read_settings(description: str | None, argv: list[str] | None = None) -> Settings:
