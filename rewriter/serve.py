@@ -57,8 +57,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         socket.create_server((flags.host, flags.port), family=family).close()  # before the model is loaded
     except OSError as error:
-        place = f"`--host {flags.host} --port {flags.port}`"
-        raise InputError(f"{place}: cannot listen there ({error.strerror}).") from error
+        raise InputError(f"`--host {flags.host} --port {flags.port}`: {error.strerror}.") from error
     serve(flags)
 
 

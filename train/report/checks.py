@@ -8,7 +8,7 @@ from statistics import fmean
 from train.report.run_data import Round, RunData
 
 FEW_PAIRS, FEW_STEPS = 50, 20
-UNTRAINED = {"original": "the unchanged question", "history": "all user turns joined (`history`)"}
+UNTRAINED = {"original": "the unchanged question", "history": "all user turns joined"}
 UNLABELLED = (
     "The held-out turns have no labels. The reward is what the rewriter was trained on; a higher reward is not "
     "higher accuracy. Label a few hundred turns (`relevant` or `answers`) to measure that."
