@@ -15,7 +15,7 @@ SMOLLM2 := .venv/.smollm2
 .PHONY: quickstart smollm2 test test-all lint clean
 
 quickstart: $(READY)
-	.venv/bin/accelerate launch --quiet train/dpo.py --config configs/quickstart.yaml
+	.venv/bin/accelerate launch --config_file configs/accelerate/cpu.yaml train/dpo.py --config configs/quickstart.yaml
 
 smollm2: $(SMOLLM2)
 	@mkdir -p models

@@ -112,8 +112,8 @@ def build_parser(kind: type, description: str | None, usage: str | None = None) 
         group = parser.add_argument_group(title_of(section))
         for setting in settings:
             base, _, optional = split_type(setting.type)
-            default = f"; default {setting.default}" if setting.default else ""
-            options = {"help": f"{setting.help} ({describe(setting.type)}{default})".replace("%", "%%")}
+            note = "; required" if setting.required else f"; default {setting.default}" if setting.default else ""
+            options = {"help": f"{setting.help} ({describe(setting.type)}{note})".replace("%", "%%")}
             if base is bool and section is kind:
                 options["action"] = "store_true"
             else:
@@ -147,10 +147,11 @@ def parse_known_flags(kind: type[T], description: str | None, argv: list[str] | 
 
 def parse_flags(kind: type[T], description: str | None, argv: list[str] | None = None) -> T:
     """Parse the flags of a command; see `parse_known_flags`. An unknown flag is an InputError."""
-    flags, rest = parse_known_flags(kind, description, argv)
-    if rest:
-        raise InputError(f"unknown flag `{rest[0]}`; {nearest(rest[0], [f'--{flag.name}' for flag in fields(kind)])}")
-    return flags
+    _, rest = build_parser(kind, description).parse_known_args(argv)
+    if rest:  # checked before missing flags: it may be a missing one, mistyped
+        names = [f"--{flag.name.rstrip('_')}" for flag in fields(kind)]
+        raise InputError(f"unknown flag `{rest[0]}`; {nearest(rest[0], names)}")
+    return parse_known_flags(kind, description, argv)[0]
 
 
 def read_settings(description: str | None, argv: list[str] | None = None) -> Settings:

@@ -26,10 +26,15 @@ def set_up_logging() -> None:
     logging.basicConfig(
         level=logging.INFO if first else logging.ERROR, format="%(message)s", stream=sys.stdout, force=True
     )
-    for library in ("transformers", "trl", "peft", "accelerate"):  # they warn about each other's next versions
-        warnings.filterwarnings("ignore", category=FutureWarning, module=library)
+    hide_future_warnings()
     for noisy in ("httpx", "httpx2", "datasets", "transformers", "torch", "accelerate", "faiss"):
         logging.getLogger(noisy).setLevel(logging.WARNING if first else logging.ERROR)
+
+
+def hide_future_warnings() -> None:
+    """Hide what the libraries tell each other about their next versions."""
+    for library in ("transformers", "trl", "peft", "accelerate"):
+        warnings.filterwarnings("ignore", category=FutureWarning, module=library)
 
 
 class Progress(AbstractContextManager):
@@ -68,9 +73,8 @@ class Progress(AbstractContextManager):
             wait = LOG_EVERY
             seconds = time.monotonic() - self.start
             rate = (self.count - self.resumed) / seconds
-            speed = (
-                f"{rate:.2g}/s, {(self.total - self.count) / rate:.0f} s left" if rate else f"{seconds:.0f} s so far"
-            )
+            left = format_seconds((self.total - self.count) / rate) if rate else ""
+            speed = f"{rate:.2g}/s, {left} left" if rate else f"{format_seconds(seconds)} so far"
             note = f" ({self.note})" if self.note else ""
             log.info("%s: %d/%d %s, %s%s", self.name, self.count, self.total, self.unit, speed, note)
 
@@ -81,6 +85,13 @@ class Progress(AbstractContextManager):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration in seconds, minutes or hours, such as `90 s`, `25 min` and `3.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def peak_memory_mb() -> float:

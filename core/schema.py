@@ -47,6 +47,7 @@ class Setting(NamedTuple):
     default: str
     help: str
     positional: bool
+    required: bool
 
 
 def settings_of(section: type, prefix: str = "") -> Iterator[Setting]:
@@ -62,7 +63,8 @@ def settings_of(section: type, prefix: str = "") -> Iterator[Setting]:
         value = field.default if field.default_factory is MISSING else field.default_factory()
         text = "" if value in (MISSING, None, "", [], {}) else value
         default = str(text) if isinstance(text, str | Path) else json.dumps(text)
-        yield Setting(name, section, kind, default, helps[field.name], field.metadata.get("positional", False))
+        positional = field.metadata.get("positional", False)
+        yield Setting(name, section, kind, default, helps[field.name], positional, value is MISSING)
 
 
 def title_of(section: type) -> str:

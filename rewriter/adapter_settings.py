@@ -37,7 +37,7 @@ def load_adapter_settings(name: str | Path) -> RewriterSettings | None:
         `rewriter.json`.
 
     Raises:
-        InputError: the file is damaged, or the Hub cannot be reached.
+        InputError: the run is not complete, the file is damaged, or the Hub cannot be reached.
     """
     folder = Path(name)
     if (folder / "adapter" / FILE).is_file():
@@ -51,6 +51,8 @@ def load_adapter_settings(name: str | Path) -> RewriterSettings | None:
             raise InputError(
                 f"{name} is not a folder and cannot be read from the Hub ({first_line(error)})."
             ) from error
+    if (folder / "run.json").is_file():  # written by train/dpo.py when it starts
+        raise InputError(f"{name} has no adapter yet; complete its `dpo` stage first.")
     if not (folder / FILE).is_file():
         return None
     values = read_json(folder / FILE, *FIELDS)

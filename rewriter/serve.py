@@ -9,6 +9,7 @@ the OpenAI-compatible API of the same model, for `Rewriter.from_url`. `GET /heal
 Requests that arrive while the model is busy are answered together in the next batch.
 """
 
+import socket
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -52,6 +53,11 @@ def main(argv: list[str] | None = None) -> None:
         from rewriter.service import serve  # needs optional packages
     except ImportError as error:
         raise InputError(f"{error}; install it with pip install -e '.[serve]'") from error
+    family = socket.AF_INET6 if ":" in flags.host else socket.AF_INET
+    try:
+        socket.create_server((flags.host, flags.port), family=family).close()  # before the model is loaded
+    except OSError as error:
+        raise InputError(f"`--host {flags.host} --port {flags.port}`: {error.strerror}.") from error
     serve(flags)
 
 

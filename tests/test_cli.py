@@ -82,12 +82,18 @@ def test_commands_need_a_model():
         utility(["--input", "x", "--output", "y"])
 
 
+def test_a_mistyped_flag_is_named_before_the_flag_that_is_missing():
+    with pytest.raises(InputError, match="^unknown flag `--modle`; did you mean `--model`?"):
+        utility(["--modle", "m", "--input", "x", "--output", "y"])
+
+
 def test_help_has_types_and_defaults(capsys):
     with pytest.raises(SystemExit):
         parse_flags(Flags, "What it does.", ["--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert "What it does." in said and "--size SIZE 100% of it. (a whole number >= 1, or null)" in said
     assert "--kind KIND a choice. (one of a, b; default a)" in said
+    assert "FILES some files. (a list, each item a path; required)" in said
 
 
 @pytest.mark.parametrize(

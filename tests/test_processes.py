@@ -105,7 +105,7 @@ def test_rank_0_alone_logs(two):
     _, output = two
     for stage in STAGES:
         assert sum(line.startswith(f"{stage}: ") and "->" in line for line in output.splitlines()) == 1
-    for line in ("settings: ", "evaluated 12 of 12 turns", "total: "):
+    for line in ("settings: ", "evaluated 12 turns, 12 of them", "total: "):
         assert output.count(line) == 1
 
 

@@ -59,6 +59,21 @@ def test_without_labels_the_verdict_is_about_the_reward_and_says_so():
     assert "does not imply higher accuracy" in caution
 
 
+def test_the_verdict_compares_turns_that_both_systems_have_a_value_for():
+    run = run_data(0.2, 0.4, measure="key_entropy", reward=(0.2, 0.4))
+    run.per_turn["base"]["u"] = {"key_entropy": 9.0}
+    run.per_turn["dpo"]["v"] = {"key_entropy": 7.0}
+    first, _ = checks.verdict(run)
+    assert "key_entropy 0.200 → 0.400" in first and first.endswith("over 1 held-out turns.")
+
+
+def test_the_verdict_names_untrained_queries_that_are_better():
+    run = run_data()
+    run.per_turn["original"], run.per_turn["history"] = {"t": {"MRR@10": 0.35}}, {"t": {"MRR@10": 0.6}}
+    last = checks.verdict(run)[-1]
+    assert last == ("That is above the unchanged question (0.350) and not above all user turns joined (0.600).")
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

@@ -69,6 +69,12 @@ def test_a_folder_without_settings_is_named(tmp_path):
         Rewriter.from_pretrained(tmp_path)
 
 
+def test_a_run_that_is_not_complete_is_named(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(InputError, match="has no adapter yet; complete its `dpo` stage first"):
+        Rewriter.from_pretrained(tmp_path)
+
+
 def test_the_command(run, expected, tmp_path):
     turns = [{"id": f"c_{n}", "history": HISTORY, "question": QUESTION} for n in (1, 2)]
     words = [run, "--input", write_lines(tmp_path / "turns.jsonl", turns)]

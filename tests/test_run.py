@@ -40,7 +40,7 @@ def test_every_stage_is_complete_and_logs_one_summary(whole):
         assert {"settings", "inputs", "counts", "seconds", "versions"} <= manifest.keys()
         assert sum(line.startswith(f"{stage}: ") and "->" in line for line in output.splitlines()) == 1
     assert "round-1/dpo: reward margin 0.0000 at step 0" in output
-    assert "evaluated 24 of 24 turns" in output and "peak memory" in output
+    assert "evaluated 24 turns, 24 of them" in output and "peak memory" in output
 
 
 def test_the_second_round_is_sampled_anew_and_dpo_learns_from_both(whole):

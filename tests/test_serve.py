@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from core.settings import RewriterSettings
 from rewriter import Rewriter
 from rewriter.adapter_settings import save_adapter_settings
 from rewriter.rewriter import LocalBackend
+from rewriter.serve import main as serve_command
 from tests.benchmarks import serving as serving_benchmark
 from tests.conftest import ROOT
 from tests.openai_servers import free_port, serving
@@ -100,6 +102,13 @@ def test_fifty_clients_lose_no_request(serve, rewriter):
     queries, seconds = zip(*(serving_benchmark.queries_of(url, clients, number) for clients in (1, 50)), strict=True)
     assert queries == (expected, expected)
     assert seconds[1] < 0.7 * seconds[0]
+
+
+def test_a_port_in_use_is_named_before_the_model_is_loaded():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"--port {port}`: Address already in use"):
+            serve_command(["no/such/run", "--port", str(port)])
 
 
 @pytest.mark.slow

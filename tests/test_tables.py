@@ -4,7 +4,7 @@ import pytest
 
 from core.records import EvaluationRecord, SystemResult, Turn
 from tests.conftest import settings_of
-from train.report_tables import evaluation_metrics, table_of
+from train.report_tables import compare_systems, evaluation_metrics, table_of
 
 # Eight turns of one conversation, numbered 1 to 8.
 TURNS = [
@@ -43,6 +43,12 @@ def test_kinds_by_hand():
 def test_turns_without_a_user_message_before_are_first_turns():
     assert Turn("a", (), "q").depth == 1
     assert Turn("a", ({"role": "assistant", "content": "Welcome."},), "q").depth == 1
+
+
+def test_systems_are_compared_on_the_turns_that_both_have_a_value_for():
+    values = {"dpo": {"key_entropy": {"a": 3.0, "b": 1.0}}, "base": {"key_entropy": {"b": 0.5, "c": 9.0}}}
+    (row,) = compare_systems(values, ["key_entropy", "EM"], {"a": "x", "b": "y", "c": "z"}, 10)
+    assert (row["a"], row["b"], row["metric"], row["difference"]) == ("dpo", "base", "key_entropy", 0.5)
 
 
 def test_the_table_shows_both_splits_with_answers():

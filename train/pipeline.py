@@ -15,7 +15,6 @@ Stages of other packages receive the inputs that they need. Stages of `train/` n
 """
 
 import errno
-import json
 import os
 import shlex
 import shutil
@@ -191,10 +190,10 @@ def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None
     start, stages, run_dir = time.monotonic(), selected_stages(settings), settings.run.path
     use_cores(settings.run.threads)
     lock_run_dir(run_dir)
-    log.info("settings: %s", json.dumps(asdict(settings)))
     command = shlex.join(sys.argv)
     if process()[0] == 0:
         write_json(run_dir / RUN_FILE, {"command": command, "settings": asdict(settings)})
+        log.info("settings: %s", run_dir / RUN_FILE)
     run = Run(settings, prepare_data(settings) if sources is None else sources, command)
     check_inputs(run, stages)
     names = stage_names(settings.train.rounds)

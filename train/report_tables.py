@@ -75,15 +75,19 @@ def mean(values: Iterable[float]) -> float | None:
 def compare_systems(
     values: PerTurn, measures: Sequence[str], groups: Mapping[str, str], resamples: int, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Compare the pairs of `COMPARED` that were measured on the same turns; see `retrieval.metrics.compare`."""
-    return [
-        {"a": a, "b": b, "metric": measure}
-        | asdict(compare(values[a][measure], values[b][measure], groups, resamples, seed))
-        for a, b in COMPARED
-        if a in values and b in values
-        for measure in measures
-        if values[a].get(measure) and values[a][measure].keys() == values[b][measure].keys()
-    ]
+    """Compare the pairs of `COMPARED`, each on the turns for which both systems have a value.
+
+    For example, a turn whose query retrieves nothing has no reward. See `retrieval.metrics.compare`.
+    """
+    rows = []
+    for a, b in COMPARED:
+        for measure in measures:
+            first, second = values.get(a, {}).get(measure, {}), values.get(b, {}).get(measure, {})
+            shared = {turn: value for turn, value in first.items() if turn in second}
+            if shared:
+                difference = compare(shared, second, groups, resamples, seed)
+                rows.append({"a": a, "b": b, "metric": measure} | asdict(difference))
+    return rows
 
 
 def evaluation_metrics(
@@ -170,7 +174,7 @@ def label_of(metrics: dict[str, Any]) -> str:
 def table_of(metrics: dict[str, Any]) -> str:
     """Format the metrics as Markdown tables."""
     systems = metrics["systems"]
-    columns = list(dict.fromkeys(measure for measures in systems.values() for measure in measures))
+    columns = measures_of(systems)
     parts = [label_of(metrics) + means_table(systems, columns)]
     if metrics["by_dataset"]:
         rows = [
@@ -191,6 +195,11 @@ def table_of(metrics: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
+def measures_of(systems: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The measures that any of the systems has."""
+    return list(dict.fromkeys(measure for measures in systems.values() for measure in measures))
+
+
 def means_table(systems: Mapping[str, Mapping[str, float]], measures: Sequence[str]) -> str:
     """Format a Markdown table with a row for each system and a column for each measure."""
     rows = [[name, *(format_number(values.get(m)) for m in measures)] for name, values in systems.items()]
@@ -208,7 +217,7 @@ def comparison_table(comparisons: Sequence[dict[str, Any]]) -> str:
 
 
 def write_tables(stage: Stage, settings: Settings, turns: Sequence[Turn], systems: Sequence[str]) -> None:
-    """Write runs, qrels, `per_turn.jsonl`, `metrics.json` and `table.md` beside the records, and print the table."""
+    """Write runs, qrels, `per_turn.jsonl`, `metrics.json` and `table.md` beside the records, and print the means."""
     records, folder = {record.id: record for record in stage}, stage.folder
     values = measure_all(turns, records, systems, reward_label(settings.scoring))
     metrics = evaluation_metrics(values, turns, records, settings)
@@ -224,9 +233,8 @@ def write_tables(stage: Stage, settings: Settings, turns: Sequence[Turn], system
     ]
     write_atomic(folder / "per_turn.jsonl", (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     write_json(folder / "metrics.json", metrics)
-    table = table_of(metrics)
-    write_atomic(folder / "table.md", table)
+    write_atomic(folder / "table.md", table_of(metrics))
     counts = metrics["turns"]
-    without = counts["total"] - counts["evaluated"]
-    note = f" ({without} without relevant documents)" if without else ""
-    log.info("\nevaluated %d of %d turns%s\n\n%s", counts["evaluated"], counts["total"], note, table)
+    log.info("\nevaluated %d turns, %d of them with relevant documents", counts["total"], counts["evaluated"])
+    log.info("\n%s", label_of(metrics) + means_table(metrics["systems"], measures_of(metrics["systems"])))
+    log.info("comparisons, and the table split by kind and depth: %s", folder / "table.md")

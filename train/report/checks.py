@@ -3,9 +3,12 @@
 Each check returns a sentence for each problem. If a run did not help, its verdict names the first problem.
 """
 
+from statistics import fmean
+
 from train.report.run_data import Round, RunData
 
 FEW_PAIRS, FEW_STEPS = 50, 20
+UNTRAINED = {"original": "the unchanged question", "history": "all user turns joined"}
 UNLABELLED = (
     "The held-out turns have no labels, so this compares the reward that the rewriter was trained on. A higher reward "
     "does not imply higher accuracy; label a few hundred turns (`relevant` or `answers`) to measure accuracy."
@@ -22,11 +25,11 @@ def verdict(data: RunData) -> list[str]:
         return ["No system was trained or measured; the table below compares the systems of the run."]
     row = data.comparison(final, baseline, measure)
     if row is None:
-        return [f"`{final}` and `{baseline}` were not measured on the same turns; see the table below."]
-    turns = sum(measure in line for line in data.per_turn[final].values())
+        return [f"{measure} of `{final}` and of `{baseline}` have no turn in common; see the table below."]
+    now, before = shared_values(data, measure, final, baseline)
     change = (
-        f"{measure} {systems[baseline][measure]:.3f} → {systems[final][measure]:.3f} "
-        f"({row['difference']:+.3f}, 95% {row['low']:+.3f} to {row['high']:+.3f}) over {turns} held-out turns"
+        f"{measure} {fmean(before):.3f} → {fmean(now):.3f} "
+        f"({row['difference']:+.3f}, 95% {row['low']:+.3f} to {row['high']:+.3f}) over {len(now)} held-out turns"
     )
     if measure != "EM" and "EM" in systems[final] and "EM" in systems[baseline]:
         change += f"; answers right {systems[baseline]['EM']:.0%} → {systems[final]['EM']:.0%}"
@@ -39,11 +42,22 @@ def verdict(data: RunData) -> list[str]:
         sentences = [f"{outcome}: {change}.", reason]
     if measure == data.metrics["reward"]:
         sentences.append(UNLABELLED)
-    original = systems.get("original", {}).get(measure)
-    if baseline != "original" and original is not None:
-        relation = "above" if systems[final][measure] > original else "not above"
-        sentences.append(f"The result is {relation} that of the unchanged question ({original:.3f}).")
+    relations = []
+    for name, description in UNTRAINED.items():
+        now, other = shared_values(data, measure, final, name)
+        if name != baseline and other:
+            relation = "above" if fmean(now) > fmean(other) else "not above"
+            relations.append(f"{relation} {description} ({fmean(other):.3f})")
+    if relations:
+        sentences.append(f"That is {' and '.join(relations)}.")
     return sentences
+
+
+def shared_values(data: RunData, measure: str, a: str, b: str) -> tuple[list[float], list[float]]:
+    """The values of two systems on the turns for which both have one."""
+    first, second = data.per_turn.get(a, {}), data.per_turn.get(b, {})
+    turns = [turn for turn, line in first.items() if measure in line and measure in second.get(turn, {})]
+    return [first[turn][measure] for turn in turns], [second[turn][measure] for turn in turns]
 
 
 def all_problems(data: RunData) -> list[str]:

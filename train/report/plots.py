@@ -142,8 +142,9 @@ def plot_ranks(rewards: Rewards) -> Markup:
     ranks = sorted(rank for rank in rewards.by_rank if rank) + [rank for rank in rewards.by_rank if not rank]
     figure, (panel,) = new_figure()
     boxes = panel.boxplot(
-        [rewards.by_rank[rank] for rank in ranks], showfliers=False, patch_artist=True, medianprops={"color": INK}
-    )
+        [rewards.by_rank[rank] for rank in ranks], showfliers=False, patch_artist=True,
+        medianprops={"color": INK}, whiskerprops={"color": INK}, capprops={"color": INK},
+    )  # fmt: skip
     for box in boxes["boxes"]:
         box.set(facecolor=COLORS[0], edgecolor=INK, alpha=0.7)
     labels = [f"{rank or 'none'}\n{len(rewards.by_rank[rank])}" for rank in ranks]
@@ -162,6 +163,7 @@ def plot_curves(entries: Sequence[Mapping[str, Any]], panels: Mapping[str, Mappi
             points = [(entry["step"], entry[key]) for entry in entries if key in entry]
             axis.plot(*zip(*points, strict=True), color=color, label=name)
         axis.set(title=title, xlabel="step")
+        axis.locator_params(axis="x", integer=True)
         if len(curves) > 1:
             axis.legend()
     return svg_of(figure, label)
