@@ -29,6 +29,7 @@ def set_up_logging() -> None:
     hide_future_warnings()
     for noisy in ("httpx", "httpx2", "datasets", "transformers", "torch", "accelerate", "faiss"):
         logging.getLogger(noisy).setLevel(logging.WARNING if first else logging.ERROR)
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns about a missing faster kernel on a CPU
 
 
 def hide_future_warnings() -> None:

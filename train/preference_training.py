@@ -6,7 +6,7 @@ The command `train/dpo.py` runs all stages.
 from collections.abc import Mapping
 from contextlib import nullcontext
 
-from core.distributed import lock_run_dir
+from core.distributed import lock_run_dir, process
 from core.progress import Progress, log
 from core.stages import Stage
 from train.callbacks import ZeroMarginCallback
@@ -46,9 +46,11 @@ def train_dpo(run: Run, name: str, pairs: Mapping[str, Stage], start: Stage) -> 
     data = data_set_on_disk(rows, checkpoints / "rows")
 
     # ------------------------------------------------------------------ training
-    label = f"{name}, log-probabilities under the reference"
-    with Progress(label, len(rows), "pairs") if config.precompute_ref_log_probs else nullcontext():
+    label, share = f"{name}, log-probabilities under the reference", -(-len(rows) // process()[1])
+    with Progress(label, share, "pairs") if config.precompute_ref_log_probs else nullcontext() as progress:
         # For a PeftModel without `peft_config`, TRL keeps a frozen copy of the adapter as the reference.
-        trainer = GroupedDPOTrainer(model=lm.model, args=config, train_dataset=data, processing_class=lm.tokenizer)
+        trainer = GroupedDPOTrainer(
+            model=lm.model, args=config, train_dataset=data, processing_class=lm.tokenizer, reference_progress=progress
+        )
     trainer.add_callback(ZeroMarginCallback(name))
     return complete_training(run, trainer, stage)

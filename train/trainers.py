@@ -9,6 +9,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 from trl import DPOTrainer, SFTTrainer
 
 from core.distributed import seed_of
+from core.progress import Progress
 
 
 class LengthGroupedSampler(Sampler[int]):
@@ -61,7 +62,22 @@ class LengthGrouping:
 
 
 class GroupedDPOTrainer(LengthGrouping, DPOTrainer):
-    """TRL's `DPOTrainer` with batches of similar length."""
+    """TRL's `DPOTrainer` with batches of similar length.
+
+    Args:
+        reference_progress: advances while the log-probabilities under the reference are precomputed, which happens
+            in the constructor.
+    """
+
+    def __init__(self, *args, reference_progress: Progress | None = None, **kwargs):
+        self.reference_progress = reference_progress
+        super().__init__(*args, **kwargs)
+
+    def compute_ref_log_probs(self, model, inputs):
+        chosen, rejected = super().compute_ref_log_probs(model, inputs)
+        if self.reference_progress is not None:
+            self.reference_progress.advance(len(chosen))
+        return chosen, rejected
 
 
 class GroupedSFTTrainer(LengthGrouping, SFTTrainer):
