@@ -1,4 +1,4 @@
-"""Batches by token budget, grouped by what prompts share at their beginnings, halved where memory runs out."""
+"""Batches by token budget, grouped by what prompts share at their beginnings; halved where memory runs out."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -90,8 +90,8 @@ def run_batched(
     lengths: Sequence[int],
     budget: int,
     process: Callable[[list[PrefixGroup]], None],
-) -> None:
-    """Process sequences in batches; a batch that does not fit in memory is processed again in halves.
+) -> int:
+    """Process sequences in batches; where one does not fit in memory, it and those after it have half its tokens.
 
     Args:
         sequences: token ids, each of any length.
@@ -99,6 +99,9 @@ def run_batched(
         lengths: size of each sequence in tokens, the room for its output included.
         budget: most tokens of a batch, sequences times the longest; a longer sequence is a batch alone.
         process: takes one batch.
+
+    Returns:
+        The budget that every batch fitted in: `budget`, or less where memory ran out.
 
     Raises:
         InputError: one sequence alone does not fit in memory.
@@ -120,14 +123,13 @@ def run_batched(
                     "`generator.document_tokens`), a smaller model or 16 bits (`dtype: bfloat16`)."
                 ) from error
         torch.cuda.empty_cache()  # after the handler: until here the error holds the tensors of the failed batch
+        budget = size * max(lengths[group.members[0]] for group in batch) // 2
         log.warning(
-            "a batch of %d prompts does not fit in memory and runs in halves; a smaller `batch_tokens` avoids the "
-            "retry", size,
+            "a batch of %d prompts does not fit in memory; from here on, a batch has at most %d tokens in place of "
+            "`batch_tokens`", size, budget,
         )  # fmt: skip
-        if len(batch) == 1:  # split its only group
-            middle, members = size // 2, batch[0].members
-            batch = [PrefixGroup(batch[0].prefix_length, part) for part in (members[:middle], members[middle:])]
-        batches[:0] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
+        batches = batch_groups([group for each in (batch, *batches) for group in each], lengths, budget)
+    return budget
 
 
 def use_cores(threads: int | None = None) -> None:

@@ -45,11 +45,13 @@ COUNTS_GAPS = ("mpt", "gpt_neo")  # the gaps between rows of a batch count as di
 
 @dataclass
 class LanguageModel:
-    """A causal LM with its tokenizer. `name` is what the user wrote."""
+    """A causal LM with its tokenizer. `name` is what the user wrote; `batch_limit` is the most tokens of a batch, once
+    a batch did not fit in memory."""
 
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    batch_limit: int | None = None
 
     @property
     def device(self) -> torch.device:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from core.distributed import lock_run_dir, process, wait_for_all
+from core.distributed import gather, lock_run_dir, process, wait_for_all
 from core.errors import InputError
 from core.progress import Progress, log
 from core.stages import Stage
@@ -53,11 +53,11 @@ def run_stage(
         log.info("%s: resuming after %d finished records", stage.name, len(done))
     if len(done) < len(ids):
         _run_batches(stage, items, batch_size, load_worker, done)
-    wait_for_all()
+    batch_limits = [limit for limit in gather(stage.batch_limit) if limit]
     if process()[0] == 0:
         stage.merge_parts(ids)
     wait_for_all()
-    counts = summarize(iter(stage))
+    counts = summarize(iter(stage)) | ({"batch_tokens": min(batch_limits)} if batch_limits else {})
     failed, total = counts.get("failed", 0), counts.get("total", 0)
     if total and failed / total > max_failed_fraction:
         reasons = ", ".join(f"{number} {reason}" for reason, number in counts.get("reasons", {}).items())

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STAGES = ("candidates", "rankings", "scores", "pairs")
 BATCH_SECONDS = {"candidates": 1.5, "rankings": 1.0, "scores": 8.0}  # 7B on an H100; 1,000 queries/s
 CANDIDATES, LISTS, DOCUMENTS, TOKENS = 16, 8, 5, 32  # of a turn; of a list; of an answer
-MESSAGES, WORDS = 6, 50  # of a conversation, of a message
+TURNS, WORDS = 8, 50  # of a conversation, of a message
 
 
 def words(count: int, start: int) -> str:
@@ -35,10 +35,15 @@ def words(count: int, start: int) -> str:
 
 def write_data(folder: Path, turns: int) -> None:
     """Turns with conversations of a usual length, and a collection."""
-    history = [{"role": ("user", "assistant")[i % 2], "content": words(WORDS, i)} for i in range(MESSAGES)]
     with (folder / "turns.jsonl").open("w") as handle:
         for i in range(turns):
-            handle.write(json.dumps({"id": f"c{i}_3", "history": history, "question": words(10, i)}) + "\n")
+            first, place = i - i % TURNS, i % TURNS
+            history = [
+                {"role": role, "content": words(WORDS, 2 * each + shift)}
+                for each in range(first, first + place)
+                for shift, role in enumerate(("user", "assistant"))
+            ]
+            handle.write(json.dumps({"id": f"c{first}_{place}", "history": history, "question": words(10, i)}) + "\n")
     (folder / "corpus.jsonl").write_text(json.dumps({"id": "d0", "text": words(WORDS, 0)}) + "\n")
 
 
@@ -154,9 +159,7 @@ def speed(turns: int) -> str:
 def memory(sizes: list[int]) -> str:
     peaks = {n: in_folder(lambda f: [stage_figures(f, name, 1)["peak_mb"] for name in STAGES], n) for n in sizes}
     growth = [(last - first) * 1e3 / (sizes[-1] - sizes[0]) for first, last in zip(*peaks.values(), strict=True)]
-    rows = [
-        [name, *(f"{peaks[n][i]:.0f} MB" for n in sizes), f"{growth[i]:.1f} kB"] for i, name in enumerate(STAGES)
-    ]
+    rows = [[name, *(f"{peaks[n][i]:.0f} MB" for n in sizes), f"{growth[i]:.1f} kB"] for i, name in enumerate(STAGES)]
     return markdown_table(["stage", *(f"{n:,} turns" for n in sizes), "for each turn more"], rows)
 
 
@@ -164,8 +167,8 @@ def overhead(ranks: int, turns: int) -> str:
     figures = in_folder(lambda f: [stage_figures(f, name, ranks, "--sleep") for name in STAGES], turns)
     seconds, models = ([each[key] for each in figures] for key in ("seconds", "worker_seconds"))
     rows = [
-        [name, f"{total:.1f}", f"{model:.1f}", f"{1 - model / total:.1%}"]
-        for name, total, model in zip([*STAGES, "total"], [*seconds, sum(seconds)], [*models, sum(models)], strict=True)
+        [name, f"{wall:.1f}", f"{model:.1f}", f"{1 - model / wall:.1%}"]
+        for name, wall, model in zip([*STAGES, "total"], [*seconds, sum(seconds)], [*models, sum(models)], strict=True)
     ]
     return markdown_table(["stage", "seconds", "of them in the model", "own work"], rows)
 
