@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,7 @@ def make_stage(folder: Path, name: str, sleeps: bool) -> None:
     from core.cli import read_settings
     from core.data_sources import data_sources
     from core.distributed import process, wait_for_all
+    from core.progress import peak_memory_mb
     from core.records import TurnRecord
     from core.stage_runner import run_stage
     from core.stages import Stage, load_stage
@@ -120,7 +121,8 @@ def make_stage(folder: Path, name: str, sleeps: bool) -> None:
         run_stage(Stage(run.path, name, {}, {"turns": len(turns)}, TurnRecord), items, batch_size,
                   lambda: worker, summarize)  # fmt: skip
     if process()[0] == 0:
-        print(json.dumps({"seconds": time.monotonic() - start, "worker_seconds": slept}))
+        figures = {"seconds": time.monotonic() - start, "model_seconds": slept, "peak_mb": peak_memory_mb()}
+        print(json.dumps(figures), flush=True)
 
 
 def launch(processes: int, *words: str) -> str:
@@ -130,11 +132,10 @@ def launch(processes: int, *words: str) -> str:
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-def stage_figures(folder: Path, name: str, processes: int, *flags: str) -> dict[str, float]:
-    """Complete a stage in processes of its own."""
-    output = launch(processes, "-m", "tests.benchmarks.scale", "--stage", name, "--folder", str(folder), *flags)
-    manifest = json.loads((folder / "run" / name / "manifest.json").read_text())
-    return json.loads(output.splitlines()[-1]) | {"peak_mb": manifest["peak_memory_mb"]}
+def make_stages(folder: Path, names: Sequence[str], processes: int, *flags: str) -> list[dict[str, float]]:
+    """Complete stages in new processes; returns what rank 0 prints of each."""
+    output = launch(processes, "-m", "tests.benchmarks.scale", "--stages", *names, "--folder", str(folder), *flags)
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
 def in_folder(work: Callable[[Path], Any], turns: int) -> Any:
@@ -157,15 +158,15 @@ def speed(turns: int) -> str:
 
 
 def memory(sizes: list[int]) -> str:
-    peaks = {n: in_folder(lambda f: [stage_figures(f, name, 1)["peak_mb"] for name in STAGES], n) for n in sizes}
+    peaks = {n: in_folder(lambda f: [make_stages(f, [name], 1)[0]["peak_mb"] for name in STAGES], n) for n in sizes}
     growth = [(last - first) * 1e3 / (sizes[-1] - sizes[0]) for first, last in zip(*peaks.values(), strict=True)]
     rows = [[name, *(f"{peaks[n][i]:.0f} MB" for n in sizes), f"{growth[i]:.1f} kB"] for i, name in enumerate(STAGES)]
     return markdown_table(["stage", *(f"{n:,} turns" for n in sizes), "for each turn more"], rows)
 
 
 def overhead(ranks: int, turns: int) -> str:
-    figures = in_folder(lambda f: [stage_figures(f, name, ranks, "--sleep") for name in STAGES], turns)
-    seconds, models = ([each[key] for each in figures] for key in ("seconds", "worker_seconds"))
+    figures = in_folder(lambda f: make_stages(f, STAGES, ranks, "--sleep"), turns)
+    seconds, models = ([each[key] for each in figures] for key in ("seconds", "model_seconds"))
     rows = [
         [name, f"{wall:.1f}", f"{model:.1f}", f"{1 - model / wall:.1%}"]
         for name, wall, model in zip([*STAGES, "total"], [*seconds, sum(seconds)], [*models, sum(models)], strict=True)
@@ -178,12 +179,13 @@ def main() -> None:
     parser.add_argument("--case", choices=("speed", "memory", "overhead"), help="only this one")
     parser.add_argument("--turns", type=int, nargs="+", help="of the case: 300 | 2000 20000 | 2048")
     parser.add_argument("--ranks", type=int, default=8, help="processes of `overhead` (default 8)")
-    parser.add_argument("--stage", choices=STAGES, help=argparse.SUPPRESS)
+    parser.add_argument("--stages", choices=STAGES, nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--sleep", action="store_true", help=argparse.SUPPRESS)
     flags = parser.parse_args()
-    if flags.stage:
-        make_stage(flags.folder, flags.stage, flags.sleep)
+    if flags.stages:
+        for name in flags.stages:
+            make_stage(flags.folder, name, flags.sleep)
         return
     if flags.case in (None, "speed"):
         print(speed((flags.turns or [300])[0]))
