@@ -78,7 +78,8 @@ def json_value(text: str, place: str) -> Any:
     """
     try:
         value = json.loads(text)
-        json.dumps(value, ensure_ascii=False).encode()
+        if "\\u" in text:  # only an escape sequence can give a lone surrogate
+            json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise InputError(f"{place}: not valid JSON: {error.msg} at column {error.colno}.") from error
     except UnicodeEncodeError as error:

@@ -89,8 +89,8 @@ def run_batched(
     lengths: Sequence[int],
     budget: int,
     process: Callable[[list[PrefixGroup]], None],
-) -> None:
-    """Process sequences in batches; a batch that does not fit in memory is processed again in halves.
+) -> int:
+    """Process sequences in batches. If one does not fit in memory, it and later ones are limited to half its tokens.
 
     Args:
         sequences: token ids of each sequence, of any length.
@@ -98,6 +98,9 @@ def run_batched(
         lengths: length of each sequence in tokens, including its output.
         budget: maximum tokens of a batch, sequences times the longest; a longer sequence is a batch alone.
         process: function that processes one batch.
+
+    Returns:
+        The largest budget that fit in memory: `budget`, or less if memory ran out.
 
     Raises:
         InputError: a single sequence does not fit in memory.
@@ -119,14 +122,13 @@ def run_batched(
                     "`generator.document_tokens`), a smaller model or 16 bits (`dtype: bfloat16`)."
                 ) from error
         torch.cuda.empty_cache()  # outside the handler, in which the error still references the failed batch's tensors
+        budget = size * max(lengths[group.members[0]] for group in batch) // 2
         log.warning(
-            "a batch of %d prompts does not fit in memory and runs in halves; a smaller `batch_tokens` avoids the "
-            "retry", size,
+            "a batch of %d prompts does not fit in memory; from now on, batches are limited to %d tokens instead of "
+            "`batch_tokens`", size, budget,
         )  # fmt: skip
-        if len(batch) == 1:  # split its only group
-            middle, members = size // 2, batch[0].members
-            batch = [PrefixGroup(batch[0].prefix_length, part) for part in (members[:middle], members[middle:])]
-        batches[:0] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
+        batches = batch_groups([group for each in (batch, *batches) for group in each], lengths, budget)
+    return budget
 
 
 def use_cores(threads: int | None = None) -> None:

@@ -7,7 +7,7 @@ import socket
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
@@ -45,6 +45,16 @@ def wait_for_all() -> None:
         except RuntimeError as error:
             reason = f"{first_line(error):.100}"
             raise InputError(f"another process has stopped; its message says why ({reason}).") from error
+
+
+def gather(value: Any) -> list[Any]:
+    """Gather the values of all processes, in rank order; waits and raises like `wait_for_all`."""
+    if process()[1] == 1:
+        return [value]
+    from accelerate.utils import gather_object
+
+    wait_for_all()
+    return gather_object([value])
 
 
 def check_launch() -> None:

@@ -117,7 +117,7 @@ def generate(
         completions.update(_decode(lm, batch, prompts, max_new_tokens, choose, samples))
 
     lengths = [len(prompt) + samples * max_new_tokens for prompt in prompts]
-    run_batched(prompts, _prefix_limits(lm, prompts, lengths), lengths, batch_tokens, process)
+    _run_batched(lm, prompts, _prefix_limits(lm, prompts, lengths), lengths, batch_tokens, process)
     return [completions[i] for i in range(len(prompts))]
 
 
@@ -161,8 +161,23 @@ def score_completions(
         for sequence, ids in zip(sequences, completions, strict=True)
     ]
     limits = _prefix_limits(lm, prompts, [len(sequence) for sequence in sequences])
-    run_batched(sequences, limits, lengths, batch_tokens, process)
+    _run_batched(lm, sequences, limits, lengths, batch_tokens, process)
     return scored
+
+
+def _run_batched(
+    lm: LanguageModel,
+    sequences: Sequence[list[int]],
+    limits: Sequence[int],
+    lengths: Sequence[int],
+    batch_tokens: int,
+    process: Callable[[list[PrefixGroup]], None],
+) -> None:
+    """Call `run_batched`, starting from the budget that fit in memory in earlier calls."""
+    budget = min(batch_tokens, lm.batch_limit or batch_tokens)
+    fitting = run_batched(sequences, limits, lengths, budget, process)
+    if fitting < budget:
+        lm.batch_limit = fitting
 
 
 def _prefix_limits(lm: LanguageModel, prompts: Sequence[list[int]], lengths: Sequence[int]) -> list[int]:

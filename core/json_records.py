@@ -57,6 +57,8 @@ def explain(error: dict[str, Any], record: dict[str, Any]) -> str:
 
 def to_json_dict(record: Any) -> Any:
     """Convert a record to a JSON-serializable dict; fields that are empty by default are omitted if empty."""
+    if record is None or isinstance(record, str | int | float):
+        return record
     if isinstance(record, Hit):
         return record._asdict()
     if is_dataclass(record):
@@ -69,9 +71,7 @@ def to_json_dict(record: Any) -> Any:
         return values
     if isinstance(record, dict):
         return {key: to_json_dict(value) for key, value in record.items()}
-    if isinstance(record, list | tuple):
-        return [to_json_dict(value) for value in record]
-    return record
+    return [to_json_dict(value) for value in record]
 
 
 def to_json_line(record: Any) -> str:

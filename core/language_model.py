@@ -45,11 +45,16 @@ COUNTS_PADDING = ("mpt", "gpt_neo")  # padding counts as distance between tokens
 
 @dataclass
 class LanguageModel:
-    """A causal LM with its tokenizer. `name` is the name in the settings."""
+    """A causal LM with its tokenizer.
+
+    `name` is the name in the settings. `batch_limit` is the maximum tokens of a batch that fit in memory, set after a
+    larger batch did not.
+    """
 
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    batch_limit: int | None = None
 
     @property
     def device(self) -> torch.device:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from core.distributed import lock_run_dir, process, wait_for_all
+from core.distributed import gather, lock_run_dir, process, wait_for_all
 from core.errors import InputError
 from core.progress import Progress, log
 from core.stages import Stage
@@ -31,7 +31,7 @@ def run_stage(
         load_worker: loads models and other resources, and returns a function from a batch to one record per item, as
             a list or an iterator, whose records are written one by one. Called only if work remains.
         summarize: computes counts over all records for the manifest and the summary line, `failed`, `total` and
-            `reasons` among them.
+            `reasons` among them. Called only by rank 0.
         max_failed_fraction: the run stops if a larger share of the records failed.
 
     Raises:
@@ -53,11 +53,19 @@ def run_stage(
         log.info("%s: resuming after %d finished records", stage.name, len(done))
     if len(done) < len(ids):
         _run_batches(stage, items, batch_size, load_worker, done)
-    wait_for_all()
+    batch_limits = [limit for limit in gather(stage.batch_limit) if limit]
     if process()[0] == 0:
         stage.merge_parts(ids)
+        counts = summarize(iter(stage)) | ({"batch_tokens": min(batch_limits)} if batch_limits else {})
+        _check_failures(stage, counts, max_failed_fraction)
+        stage.finish(counts)
+        _log_summary(stage, counts, len(ids) - len(done), time.monotonic() - start)
     wait_for_all()
-    counts = summarize(iter(stage))
+    return stage
+
+
+def _check_failures(stage: Stage, counts: dict[str, Any], max_failed_fraction: float) -> None:
+    """Raise an InputError if too many records failed."""
     failed, total = counts.get("failed", 0), counts.get("total", 0)
     if total and failed / total > max_failed_fraction:
         reasons = ", ".join(f"{number} {reason}" for reason, number in counts.get("reasons", {}).items())
@@ -66,14 +74,13 @@ def run_stage(
             f"`run.max_failed_fraction` = {max_failed_fraction}. The records are in {stage.folder}; after a change, "
             f"use `--run.redo_from {stage.name}`."
         )
-    if process()[0] == 0:
-        stage.finish(counts)
-    wait_for_all()
-    seconds = time.monotonic() - start
+
+
+def _log_summary(stage: Stage, counts: dict[str, Any], computed: int, seconds: float) -> None:
     numbers = ", ".join(f"{value} {key}" for key, value in counts.items() if isinstance(value, int) and key != "total")
-    rate = f"{(len(ids) - len(done)) / seconds:.1f}/s, " if len(done) < len(ids) else ""
+    rate = f"{computed / seconds:.1f}/s, " if computed else ""
+    total = counts.get("total", 0)
     log.info("%s: %s turns (%s) in %.1f s, %s-> %s", stage.name, total, numbers, seconds, rate, stage.folder)
-    return stage
 
 
 def _run_batches(stage: Stage, items: Collection, batch_size: int, load_worker: Callable, done: set[str]) -> None:

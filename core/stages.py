@@ -53,6 +53,7 @@ class Stage:
     ):
         self.run_dir, self.name, self.folder, self.record_type = run_dir, name, run_dir / name, record_type
         self.started = time.monotonic()
+        self.batch_limit: int | None = None  # see `LanguageModel`; for the manifest and the summary line
         self.plan = json.loads(json.dumps({"settings": settings, "inputs": inputs}))
         self.manifest_file, self.records_file = self.folder / "manifest.json", self.folder / RECORDS
         plan_file = self.folder / "plan.json"

@@ -52,7 +52,13 @@ def make_candidates(
         lm = model.load()
         check_room(lm, options.max_new_tokens, "rewriter.max_new_tokens")
         prompt = RewritePrompt.of(options, examples=True)
-        return lambda batch: sample_rewrites(lm, batch, options, prompt, run.seed)
+
+        def sample(batch: list[Turn]) -> list[TurnRecord]:
+            records = sample_rewrites(lm, batch, options, prompt, run.seed)
+            stage.batch_limit = lm.batch_limit
+            return records
+
+        return sample
 
     batch_size = BATCHES_IN_FLIGHT * options.concurrency if served else BATCH_SIZE
     return run_stage(stage, turns, batch_size, load_worker, summarize, run.max_failed_fraction)

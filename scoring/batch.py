@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from core.records import GeneratedAnswer, RewardInput
+from core.records import GeneratedAnswer, GenerationInput, RewardInput, SampledAnswer
 from scoring.answers import abstains
 
 if TYPE_CHECKING:  # rewards are also imported without torch
@@ -48,3 +48,17 @@ class Batch:
         logged = iter(generator.logged_answers([(item, ids) for item, ids in inputs if ids]))
         generated = iter(generator.answers([item for item, ids in inputs if not ids]))
         return [(source, next(logged if source == "logged" else generated)) for source in sources]
+
+    @cached_property
+    def samples(self) -> dict[GenerationInput, tuple[list[SampledAnswer], int]]:
+        """Sampled answers for items with reference answers, with and without documents.
+
+        Each value also contains the number of documents that did not fit.
+        """
+        grounded = [item.generation_input for item in self.items if item.answers]
+        inputs = list(dict.fromkeys(item for full in grounded for item in (full, full.without_documents)))
+        if not inputs:
+            return {}
+        rule = self.scorer.rule
+        sampled = self.scorer.generator.samples(inputs, rule.samples, rule.sample_tokens, self.scorer.seed)
+        return dict(zip(inputs, sampled, strict=True))

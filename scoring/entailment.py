@@ -15,6 +15,7 @@ from scoring.answers import normalise
 from scoring.seper import Entailment, NliResult
 
 LABELS = ("contradiction", "neutral", "entailment")
+MAX_KEPT = 1 << 16  # cached verdicts; more than a batch of turns needs
 Text = tuple[str, str]  # premise, hypothesis
 
 
@@ -27,7 +28,7 @@ class ExactMatch:
 
 
 class EntailmentModel:
-    """A natural-language-inference model of Transformers. Identical pairs are classified once.
+    """A natural-language-inference model of Transformers. Identical pairs in a batch of turns are classified once.
 
     Args:
         name: folder or Hub id of a sequence-classification model whose config names its three labels.
@@ -47,6 +48,8 @@ class EntailmentModel:
         self.verdicts: dict[Text, NliResult] = {}
 
     def judge(self, pairs: Sequence[Text]) -> list[NliResult]:
+        if len(self.verdicts) > MAX_KEPT:
+            self.verdicts.clear()
         new = [pair for pair in dict.fromkeys(pairs) if pair not in self.verdicts]
         if new:
             ids = self.tokenizer([p for p, _ in new], [h for _, h in new], truncation=True)["input_ids"]

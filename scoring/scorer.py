@@ -1,7 +1,7 @@
 """Compute rewards of document lists, and load the models that they need."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from transformers import AutoConfig
@@ -10,7 +10,7 @@ from core.errors import InputError, first_line
 from core.gguf import model_folder
 from core.language_model import LanguageModel, check_room
 from core.model_spec import ModelSpec
-from core.records import GenerationInput, RewardInput, SampledAnswer, Score, Turn
+from core.records import GenerationInput, RewardInput, Score, Turn
 from core.scoring_settings import ScoringSettings
 from core.settings import GeneratorSettings
 from scoring.batch import NO_DOCUMENTS, NOT_FINITE, QUESTION_TOO_LONG, Batch
@@ -35,7 +35,6 @@ class Scorer:
     rule: ScoringSettings
     entailment: Entailment | None = None
     seed: int = 0
-    _samples: dict[GenerationInput, tuple[list[SampledAnswer], int]] = field(init=False, default_factory=dict)
 
     def scores(self, items: Sequence[RewardInput], names: Sequence[str]) -> list[dict[str, Score]]:
         """Compute rewards of document lists.
@@ -54,14 +53,6 @@ class Scorer:
             {name: Score(error=error) if error else next(column) for name, column in columns.items()}
             for error in errors
         ]
-
-    def samples(self, inputs: Sequence[GenerationInput]) -> dict[GenerationInput, tuple[list[SampledAnswer], int]]:
-        """Sample answers to each input once; also give the number of documents that did not fit the context."""
-        new = [item for item in dict.fromkeys(inputs) if item not in self._samples]
-        if new:
-            sampled = self.generator.samples(new, self.rule.samples, self.rule.sample_tokens, self.seed)
-            self._samples |= zip(new, sampled, strict=True)
-        return self._samples
 
     def _input_errors(self, inputs: Sequence[GenerationInput]) -> list[str]:
         """The reason why each list cannot be scored; empty if it can."""

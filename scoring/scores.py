@@ -58,7 +58,13 @@ def make_scores(
 
     def load_worker():
         scorer = build_scorer(model, scoring, generator, rewards, run.seed)
-        return lambda batch: score_records(scorer, rewards, batch, turns.by_id, collections)
+
+        def score(batch: list[TurnRecord]) -> list[TurnRecord]:
+            records = score_records(scorer, rewards, batch, turns.by_id, collections)
+            stage.batch_limit = scorer.generator and scorer.generator.lm.batch_limit
+            return records
+
+        return score
 
     return run_stage(stage, rankings, BATCH_SIZE, load_worker, summarize, run.max_failed_fraction)
 

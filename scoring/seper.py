@@ -143,19 +143,16 @@ def hard_scores(batch: Batch) -> list[Score]:
 
 def delta_scores(batch: Batch, measure: Callable[..., float], **options) -> list[Score]:
     """SePer with documents minus SePer without them, for each list."""
-    scorer = batch.scorer
-    inputs = [item.generation_input for item in batch.items if item.answers]
-    samples = scorer.samples([item for grounded in inputs for item in (grounded, grounded.without_documents)])
-    results = []
+    scorer, results = batch.scorer, []
     for item in batch.items:
         if not item.answers:
             results.append(Score(error=NO_REFERENCES))
             continue
-        answers, cut = samples[item.generation_input]
+        answers, cut = batch.samples[item.generation_input]
         if cut == len(item.generation_input.documents):
             results.append(Score(error=NO_DOCUMENT_FITS))
             continue
-        without_documents, _ = samples[item.generation_input.without_documents]
+        without_documents, _ = batch.samples[item.generation_input.without_documents]
         with_documents, without = (
             measure(
                 sampled, item.answers, item.generation_input.question, scorer.entailment,

@@ -184,6 +184,13 @@ def test_accelerate_launch_that_starts_one_process_for_several(tmp_path, words):
     assert not (tmp_path / "a run").exists()
 
 
+def test_each_process_gets_the_values_of_all(tmp_path):
+    script = tmp_path / "gathers.py"
+    script.write_text("from core.distributed import gather, process\nprint(gather(process()[0] or None))\n")
+    done = subprocess.run([*TORCHRUN, script], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.stdout.count("[None, 1]") == 2, done.stderr
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_failure_in_one_process_ends_the_other(tmp_path, rank):
     script = tmp_path / "fails.py"

@@ -132,6 +132,15 @@ def test_a_real_entailment_model(deberta):
         assert verdict.label == ["entailment", "neutral", "contradiction"][int(row.argmax())]
 
 
+def test_verdicts_do_not_fill_the_memory(deberta, monkeypatch):
+    monkeypatch.setattr("scoring.entailment.MAX_KEPT", 1)
+    judge = EntailmentModel(str(deberta))
+    first = judge.judge([("ann", "port verna"), ("ann", "ann lee")])
+    judge.judge([("port verna", "ann")])
+    assert list(judge.verdicts) == [("port verna", "ann")]
+    assert judge.judge([("ann", "port verna")])[0].entails == pytest.approx(first[0].entails, abs=1e-5)
+
+
 def test_soft_seper_with_a_real_model_by_hand(deberta):
     import torch
 

@@ -111,6 +111,19 @@ def test_a_complete_stage_is_skipped(tmp_path, caplog):
     assert f"{NAME}: complete, nothing to do" in caplog.text
 
 
+def test_the_batch_size_that_memory_allows_is_reported(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "rewriter")
+    stage = stage_in(tmp_path)
+
+    def work(batch):
+        stage.batch_limit = 4096
+        return batch
+
+    run_stage(stage, ITEMS, 2, lambda: work, lambda items: {"total": len(list(items))})
+    assert stage.manifest["counts"] == {"total": 4, "batch_tokens": 4096}
+    assert f"{NAME}: 4 turns (4096 batch_tokens)" in caplog.text
+
+
 def test_too_many_failures_stop_the_run(tmp_path):
     def count(items):
         return {"total": len(list(items)), "failed": 2, "reasons": {"empty answer": 2}}
