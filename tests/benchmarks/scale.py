@@ -170,14 +170,13 @@ def memory(sizes: list[int]) -> str:
 def overhead(ranks: int, turns: int) -> str:
     figures = in_folder(lambda f: make_stages(f, STAGES, ranks, "--sleep"), turns)
     figures.append({key: sum(each[key] for each in figures) for key in ("seconds", "model", "cpu")})
-    rows = [
-        [name, *(f"{each[key]:.1f}" for key in ("seconds", "model", "cpu")), f"{1 - each['model'] / each['seconds']:.1%}",
-         f"{each['cpu'] / (each['cpu'] + each['model']):.1%}"]
-        for name, each in zip([*STAGES, "total"], figures, strict=True)
-    ]  # fmt: skip
-    return markdown_table(
-        ["stage", "seconds", "in the model", "CPU of rank 0", "own work", "with a core a rank"], rows
-    )
+    rows = []
+    for name, each in zip([*STAGES, "total"], figures, strict=True):
+        wall, model, cpu = each["seconds"], each["model"], each["cpu"]
+        shares = 1 - model / wall, cpu / (cpu + model)
+        rows.append([name, *(f"{x:.1f}" for x in (wall, model, cpu)), *(f"{share:.1%}" for share in shares)])
+    header = ["stage", "seconds", "in the model", "CPU of rank 0", "own work", "with a core a rank"]
+    return markdown_table(header, rows)
 
 
 def main() -> None:
