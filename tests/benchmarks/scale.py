@@ -6,7 +6,8 @@
 speed: turns/s of the stages of the quickstart, with 1 and with 2 processes. memory: peak memory of each stage, in a
 process of its own, at two numbers of turns; workers return records of a usual size at once. overhead: the same with
 8 processes whose workers sleep as long as a 7B model works on a GPU; the share of the time that is not sleep: files,
-plans, barriers.
+plans, barriers. Where processes wait for few cores, its last column has the share by the CPU seconds of rank 0, which
+does most: that of a machine with a core for each process.
 """
 
 import argparse
@@ -92,7 +93,7 @@ def make_stage(folder: Path, name: str, sleeps: bool) -> None:
     files = ["--data.train", str(folder / "turns.jsonl"), "--data.corpus", str(folder / "corpus.jsonl")]
     settings = read_settings("", [*files, "--run.dir", str(folder / "run"), "--rewriter.model", "x"])
     wait_for_all()
-    start, slept = time.monotonic(), 0.0
+    start, cpu_start, slept, cpu_of_worker = time.monotonic(), time.process_time(), 0.0, 0.0
     run = Run(settings, data_sources(settings.data, folder))
     turns = run.train_turns
     if name == "pairs":
@@ -107,9 +108,10 @@ def make_stage(folder: Path, name: str, sleeps: bool) -> None:
         items = load_stage(run.path, STAGES[place - 1], TurnRecord) if place else turns
 
         def worker(batch: list[Any]) -> list[Any]:
-            nonlocal slept
-            before = time.monotonic()
+            nonlocal slept, cpu_of_worker
+            before, cpu_before = time.monotonic(), time.process_time()
             records = [complete(item) for item in batch]
+            cpu_of_worker += time.process_time() - cpu_before
             if sleeps:
                 time.sleep(max(0.0, before + BATCH_SECONDS[name] - time.monotonic()))
             slept += time.monotonic() - before
@@ -121,8 +123,9 @@ def make_stage(folder: Path, name: str, sleeps: bool) -> None:
         run_stage(Stage(run.path, name, {}, {"turns": len(turns)}, TurnRecord), items, batch_size,
                   lambda: worker, summarize)  # fmt: skip
     if process()[0] == 0:
-        figures = {"seconds": time.monotonic() - start, "model_seconds": slept, "peak_mb": peak_memory_mb()}
-        print(json.dumps(figures), flush=True)
+        cpu = time.process_time() - cpu_start - cpu_of_worker
+        seconds, peak = time.monotonic() - start, peak_memory_mb()
+        print(json.dumps({"seconds": seconds, "model": slept, "cpu": cpu, "peak_mb": peak}), flush=True)
 
 
 def launch(processes: int, *words: str) -> str:
@@ -166,12 +169,14 @@ def memory(sizes: list[int]) -> str:
 
 def overhead(ranks: int, turns: int) -> str:
     figures = in_folder(lambda f: make_stages(f, STAGES, ranks, "--sleep"), turns)
-    seconds, models = ([each[key] for each in figures] for key in ("seconds", "model_seconds"))
-    rows = [
-        [name, f"{wall:.1f}", f"{model:.1f}", f"{1 - model / wall:.1%}"]
-        for name, wall, model in zip([*STAGES, "total"], [*seconds, sum(seconds)], [*models, sum(models)], strict=True)
-    ]
-    return markdown_table(["stage", "seconds", "of them in the model", "own work"], rows)
+    figures.append({key: sum(each[key] for each in figures) for key in ("seconds", "model", "cpu")})
+    rows = []
+    for name, each in zip([*STAGES, "total"], figures, strict=True):
+        wall, model, cpu = each["seconds"], each["model"], each["cpu"]
+        shares = 1 - model / wall, cpu / (cpu + model)
+        rows.append([name, *(f"{x:.1f}" for x in (wall, model, cpu)), *(f"{share:.1%}" for share in shares)])
+    header = ["stage", "seconds", "in the model", "CPU of rank 0", "own work", "with a core a rank"]
+    return markdown_table(header, rows)
 
 
 def main() -> None:
