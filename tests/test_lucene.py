@@ -104,7 +104,7 @@ def test_prebuilt(retriever, collection, tmp_path, monkeypatch):
         assert lucene.LuceneRetriever(settings, collection).search(["sea fox"], 9) == expected
     for name, said in (
         ("msmarco-v1-pasage-slim", "did you mean `msmarco-v1-passage-slim`"),
-        (str(tmp_path), "not a L"),
+        (str(tmp_path), "is not a readable Lucene index"),
     ):
         with pytest.raises(InputError, match=said):
             lucene.LuceneRetriever(RetrievalSettings(engine="lucene", prebuilt=name), collection)

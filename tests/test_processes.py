@@ -1,6 +1,7 @@
 """Several processes on a CPU: the same records as one process, one adapter, one log; and failures."""
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -187,7 +188,14 @@ def test_accelerate_launch_that_starts_one_process_for_several(tmp_path, words):
 def test_each_process_gets_the_values_of_all(tmp_path):
     script = tmp_path / "gathers.py"
     script.write_text("from core.distributed import gather, process\nprint(gather(process()[0] or None))\n")
-    done = subprocess.run([*TORCHRUN, script], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [*TORCHRUN, script],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert done.stdout.count("[None, 1]") == 2, done.stderr
 
 

@@ -167,7 +167,7 @@ def test_the_key_comes_from_the_environment_and_is_written_nowhere(server, candi
     caplog.set_level("INFO")
     candidates(server.url)
     assert {headers["authorization"] for headers, _ in server.requests} == {f"Bearer {KEY}"}
-    assert KEY not in caplog.text and server.url in caplog.text
+    assert KEY not in caplog.text
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and KEY in path.read_text()]
 
 
