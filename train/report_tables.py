@@ -96,7 +96,7 @@ def evaluation_metrics(
     """The content of `metrics.json`: counts, means and intervals of each system, means by data set, kind of turn and
     depth, comparisons, and measures of the queries."""
     groups, reward = {turn.id: turn.group for turn in turns}, reward_label(settings.scoring)
-    resamples, seed, shown = settings.evaluation.resamples, settings.run.seed, (*SHOWN, reward)
+    resamples, seed, interval_measures = settings.evaluation.resamples, settings.run.seed, (*SHOWN, reward)
     sets = list(dict.fromkeys(turn.dataset for turn in turns))
     every_measure = list(dict.fromkeys(measure for measures in values.values() for measure in measures))
     judged = sum(any(grade >= 1 for grade in turn.relevant.values()) for turn in turns)
@@ -111,7 +111,9 @@ def evaluation_metrics(
             for name, measures in values.items()
         },
         "intervals": {
-            name: {m: mean_interval(measures[m], groups, resamples, seed) for m in shown if measures.get(m)}
+            name: {
+                m: mean_interval(measures[m], groups, resamples, seed) for m in interval_measures if measures.get(m)
+            }
             for name, measures in values.items()
         },
         "by_dataset": split(values, [(turn.id, turn.dataset) for turn in turns], sets, every_measure)
@@ -119,7 +121,7 @@ def evaluation_metrics(
         else {},
         "by_kind": split(values, [(turn.id, turn.kind) for turn in turns], KINDS, SPLIT),
         "by_depth": split(values, [(turn.id, depth_of(turn)) for turn in turns], DEPTHS, SPLIT),
-        "comparisons": compare_systems(values, shown, groups, resamples, seed),
+        "comparisons": compare_systems(values, interval_measures, groups, resamples, seed),
         "reward": reward,
         "shuffled_reward": mean(value for value in shuffled if value is not None),
         "queries": {

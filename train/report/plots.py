@@ -36,9 +36,9 @@ DPO_PANELS = {
 def plots_of_systems(data: RunData) -> list[Markup]:
     """Plot all systems with intervals, and the verdict's measure by kind of turn and by turn number."""
     metrics, plots = data.metrics, []
-    shown = [m for m in dict.fromkeys((data.measure, "EM", metrics["reward"])) if m in data.measures][:3]
-    if shown:
-        plots.append(plot_systems(metrics, shown))
+    plotted_measures = [m for m in dict.fromkeys((data.measure, "EM", metrics["reward"])) if m in data.measures][:3]
+    if plotted_measures:
+        plots.append(plot_systems(metrics, plotted_measures))
     compared = [s for s in ("original", "base", data.final, "reference") if s in data.systems]
     for parts, label in ((metrics["by_kind"], "kind of turn"), (metrics["by_depth"], "turn number")):
         if len(parts) > 1 and any(part[s].get(data.measure) for part in parts.values() for s in compared):
