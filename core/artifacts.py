@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -97,12 +98,22 @@ def json_object(line: str, place: str) -> dict[str, Any]:
     return record
 
 
+@contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """Add the path to an error that names no file, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def write_atomic(path: Path, text: str | Iterable[str]) -> None:
     """Write a file atomically, from a string or from an iterable of strings."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("w", encoding="utf-8") as handle:
+        with named_errors(path), temporary.open("w", encoding="utf-8") as handle:
             handle.writelines([text] if isinstance(text, str) else text)
             handle.flush()
             os.fsync(handle.fileno())

@@ -113,7 +113,7 @@ def truncate_history(lm: LanguageModel, history: Sequence[Message], max_tokens: 
     return kept[::-1]
 
 
-def prompts_that_fit(
+def truncate_to_context(
     lm: LanguageModel, chats: Sequence[tuple[int, Callable[[int], list[Message]]]], room: int
 ) -> list[tuple[list[int], int]]:
     """Build prompts that leave `room` tokens of the context free, omitting as few parts as possible.

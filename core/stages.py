@@ -12,7 +12,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from core.artifacts import json_object, read_json, sha256, truncate_partial_line, versions, write_atomic, write_json
+from core.artifacts import (
+    json_object,
+    named_errors,
+    read_json,
+    sha256,
+    truncate_partial_line,
+    versions,
+    write_atomic,
+    write_json,
+)
 from core.distributed import process
 from core.errors import InputError
 from core.json_records import parse_record, to_json_line
@@ -134,7 +143,7 @@ class Stage:
         """Add records to the part of this process, and flush them to the operating system."""
         part = self.folder / f"part-{process()[0]}.jsonl"
         truncate_partial_line(part)
-        with part.open("a", encoding="utf-8") as handle:
+        with named_errors(part), part.open("a", encoding="utf-8") as handle:
             handle.writelines(map(to_json_line, records))
 
     def write(self, records: Iterable[Any]) -> None:

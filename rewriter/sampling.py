@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from core.chat import prompts_that_fit
+from core.chat import truncate_to_context
 from core.distributed import seed_of
 from core.generation import Completion, TokenSampler, generate
 from core.language_model import LanguageModel
@@ -28,7 +28,7 @@ def prompts_of(
     def chat(turn: Turn, cut: int) -> list[Message]:
         return prompt.messages(turn.history[cut:], turn.question)
 
-    return prompts_that_fit(lm, [(len(turn.history), partial(chat, turn)) for turn in turns], room)
+    return truncate_to_context(lm, [(len(turn.history), partial(chat, turn)) for turn in turns], room)
 
 
 def sampler(draws: Tensor, temperature: float, top_p: float) -> TokenSampler:

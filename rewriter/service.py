@@ -172,6 +172,8 @@ def app_for(rewriter: Rewriter, flags: ServeFlags) -> FastAPI:
         if request.method == "POST" and int(length) > flags.max_body:
             message = f"the request has {length} bytes; at most {flags.max_body} are accepted."
             return JSONResponse({"detail": message}, 413)
+        if request.method == "POST" and "json" not in request.headers.get("content-type", ""):
+            return JSONResponse({"detail": "send JSON, with the header `Content-Type: application/json`."}, 415)
         return await call_next(request)
 
     @app.post("/rewrite")

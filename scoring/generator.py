@@ -11,7 +11,7 @@ from statistics import fmean
 
 import torch
 
-from core.chat import completion_ids, prompts_that_fit, truncate_history, truncate_texts
+from core.chat import completion_ids, truncate_history, truncate_texts, truncate_to_context
 from core.generation import Completion, generate, score_completions
 from core.language_model import LanguageModel
 from core.records import GeneratedAnswer, GenerationInput, Message, SampledAnswer, TokenStats
@@ -74,7 +74,7 @@ class Generator:
             return answer_messages(later, item.question, kept, instruction)
 
         chats = [(len(item.documents) + len(histories[item.history]), partial(chat, item)) for item in inputs]
-        prompts = prompts_that_fit(self.lm, chats, room)
+        prompts = truncate_to_context(self.lm, chats, room)
         return {item: (ids, min(cut, len(item.documents))) for item, (ids, cut) in zip(inputs, prompts, strict=True)}
 
     def answers(self, inputs: Sequence[GenerationInput]) -> list[GeneratedAnswer]:

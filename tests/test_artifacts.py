@@ -39,10 +39,10 @@ def test_a_damaged_file_of_a_run_is_named(tmp_path, text):
 def test_a_file_that_is_not_written_to_its_end_stays_as_it_was(tmp_path):
     def pieces():
         yield "half"
-        raise OSError("No space left on device")
+        raise OSError(28, "No space left on device")
 
     path = tmp_path / "records.jsonl"
     write_atomic(path, ["whole", "\n"])
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
         write_atomic(path, pieces())
     assert path.read_text() == "whole\n" and list(tmp_path.iterdir()) == [path]

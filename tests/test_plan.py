@@ -42,10 +42,13 @@ def test_the_quickstarts_plan_names_every_stage_and_writes_nothing(tmp_path):
     assert {cells[0] for cells in plan.values()} == {"run: missing", ""}
     assert plan["round-1/candidates"][1:3] == ["1325", "10.6k"] and plan["evaluation"][1] == "425"
     assert plan["round-1/rankings"][2:6] == ["0", "0", "0", "0"]
-    slow = plan_of("--run.dir", tmp_path / "run", "--run.tflops", "0.1", "--run.until", "scores")
+    assert plan["round-1/scores"][5] == "under 0.01"
+    slow, slower = (
+        plan_of("--run.dir", tmp_path / "run", "--run.tflops", tflops, "--run.until", "scores")
+        for tflops in ("0.01", "0.001")
+    )
     assert list(slow) == [*stage_names(2)[:3], "total"]
-    hours = [float(each["round-1/scores"][5]) for each in (plan, slow)]
-    assert hours[1] == pytest.approx(1000 * hours[0], rel=0.1)
+    assert float(slower["round-1/scores"][5]) == pytest.approx(10 * float(slow["round-1/scores"][5]), rel=0.1)
 
 
 def test_complete_stages_are_skipped_and_started_ones_resumed(finished_run, tmp_path):

@@ -81,6 +81,11 @@ def test_requests_that_are_refused(serve, path, body, status, message):
     assert reply.status_code == status and message in reply.text
 
 
+def test_a_body_that_is_not_announced_as_json_is_refused(serve):
+    reply = httpx2.post(f"{serve()}/rewrite", content='{"question": "q"}')
+    assert reply.status_code == 415 and "Content-Type: application/json" in reply.text
+
+
 def test_a_full_queue_refuses(serve, rewriter, monkeypatch):
     release = threading.Event()
     queries = rewriter.queries

@@ -87,9 +87,13 @@ def cells(work: Work, tflops: float) -> list[str]:
         si(work.calls),
         si(work.tokens),
         si(work.flops),
-        f"{work.flops / tflops / 3.6e15:.2g}",
+        hours(work.flops / tflops / 3.6e15),
         si(work.disk) + "B",
     ]
+
+
+def hours(value: float) -> str:
+    return f"{value:.2g}" if value >= 0.01 or not value else "under 0.01"
 
 
 def si(value: float) -> str:

@@ -3,20 +3,21 @@
 python -m train.tiny.model_card --model configs/tiny-model
 """
 
-import argparse
 import json
 import random
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from core.artifacts import read_json, write_atomic
-from core.cli import run_command
+from core.cli import parse_flags, run_command
 from core.language_model import load_language_model
 from core.progress import log, set_up_logging
 from core.records import GeneratedAnswer, GenerationInput
+from core.schema import Positive, Seed, Validated
 from core.scoring_settings import ScoringSettings
 from core.settings import RetrievalSettings, RewriterSettings
 from core.trec import strict_run
@@ -132,20 +133,31 @@ def card(training: dict[str, Any], results: dict[str, float]) -> str:
     return CARD.format(**training | counts | texts, rows="\n".join(rows))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="folder written by train.tiny.pretrain")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the world (default 0)")
-    parser.add_argument("--limit", type=int, help="measure only the first N turns and write no card")
-    arguments = parser.parse_args()
+@dataclass(kw_only=True)
+class CardFlags(Validated):
+    """Flags of the command.
+
+    Args:
+        model: folder written by train.tiny.pretrain.
+        seed: seed of the world.
+        limit: measure only this many turns and write no card.
+    """
+
+    model: Path
+    seed: Seed = 0
+    limit: Positive | None = None
+
+
+def main(argv: list[str] | None = None) -> None:
+    flags = parse_flags(CardFlags, __doc__, argv)
     set_up_logging()
     with tempfile.TemporaryDirectory() as folder:
-        make_quickstart_data(Path(folder), arguments.seed)
-        results = measure(str(arguments.model), Path(folder), arguments.limit)
+        make_quickstart_data(Path(folder), flags.seed)
+        results = measure(str(flags.model), Path(folder), flags.limit)
     log.info("%s", json.dumps(results, indent=2))
-    if not arguments.limit:
-        write_atomic(arguments.model / "README.md", card(read_json(arguments.model / "training.json"), results))
-        log.info("card -> %s", arguments.model / "README.md")
+    if not flags.limit:
+        write_atomic(flags.model / "README.md", card(read_json(flags.model / "training.json"), results))
+        log.info("card -> %s", flags.model / "README.md")
 
 
 if __name__ == "__main__":

@@ -6,26 +6,44 @@
 Rerun the command to resume from the last checkpoint. Interruptions do not change the resulting weights.
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from core.cli import run_command
+from annotated_types import Gt
+
+from core.cli import parse_flags, run_command
 from core.progress import set_up_logging
+from core.schema import Positive, Seed, Validated
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="model folder")
-    parser.add_argument("--seed", type=int, default=0, help="seed of weights and data (default 0)")
-    parser.add_argument("--steps", type=int, default=9000, help="updates (default 9000)")
-    parser.add_argument("--batch", type=int, default=16, help="episodes per update (default 16)")
-    parser.add_argument("--lr", type=float, default=5e-3, help="learning rate of the weight matrices (default 5e-3)")
-    parser.add_argument("--workers", type=int, help="processes (default: 1 with a GPU or one core, else 2)")
-    options = vars(parser.parse_args())
+@dataclass(kw_only=True)
+class PretrainFlags(Validated):
+    """Flags of the command.
+
+    Args:
+        out: model folder.
+        seed: seed of weights and data.
+        steps: updates.
+        batch: episodes per update.
+        lr: learning rate of the weight matrices.
+        workers: processes; by default 1 with a GPU or one core, else 2.
+    """
+
+    out: Path
+    seed: Seed = 0
+    steps: Positive = 9000
+    batch: Positive = 16
+    lr: Annotated[float, Gt(0)] = 5e-3
+    workers: Positive | None = None
+
+
+def main(argv: list[str] | None = None) -> None:
+    flags = parse_flags(PretrainFlags, __doc__, argv)
     set_up_logging()
     from train.tiny.trainer import train  # slow to import
 
-    train(**options)
+    train(**vars(flags))
 
 
 if __name__ == "__main__":

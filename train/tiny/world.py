@@ -3,15 +3,16 @@
 python -m train.tiny.world --out world --seed 0     # writes corpus.jsonl, train.jsonl, dev.jsonl, test.jsonl
 """
 
-import argparse
 import json
 import random
+from dataclasses import dataclass
 from pathlib import Path
 
 from core.artifacts import read_json, sha256, write_atomic, write_json
-from core.cli import run_command
+from core.cli import parse_flags, run_command
 from core.errors import InputError
 from core.progress import log, set_up_logging
+from core.schema import Seed, Validated
 from train.tiny.conversation import simulate
 from train.tiny.entities import GRAMMAR_FILE, KINDS, World
 
@@ -77,16 +78,26 @@ def make_quickstart_data(out: Path, seed: int = 0) -> None:
             )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the files")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same world (default 0)")
-    arguments = parser.parse_args()
+@dataclass(kw_only=True)
+class WorldFlags(Validated):
+    """Flags of the command.
+
+    Args:
+        out: folder of the files.
+        seed: the same seed gives the same world.
+    """
+
+    out: Path
+    seed: Seed = 0
+
+
+def main(argv: list[str] | None = None) -> None:
+    flags = parse_flags(WorldFlags, __doc__, argv)
     set_up_logging()
-    if (arguments.out / "corpus.jsonl").exists():
-        raise InputError(f"{arguments.out} already has a corpus.jsonl; name another folder, or remove it.")
-    write_world(arguments.out, arguments.seed)
-    log.info("tiny world -> %s", arguments.out)
+    if (flags.out / "corpus.jsonl").exists():
+        raise InputError(f"{flags.out} already has a corpus.jsonl; name another folder, or remove it.")
+    write_world(flags.out, flags.seed)
+    log.info("tiny world -> %s", flags.out)
 
 
 if __name__ == "__main__":
