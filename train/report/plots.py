@@ -165,7 +165,7 @@ def plot_curves(entries: Sequence[Mapping[str, Any]], panels: Mapping[str, Mappi
         axis.set(title=title, xlabel="step")
         axis.locator_params(axis="x", integer=True)
         if len(curves) > 1:
-            axis.legend()
+            axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=2)
     return svg_of(figure, label)
 
 
