@@ -39,7 +39,8 @@ def resolve_engine(settings: RetrievalSettings, collection: Collection) -> str:
     """The name of the engine; `auto` depends on the size of the collection."""
     if settings.engine != "auto":
         return settings.engine
-    return "rank_bm25" if len(collection) <= AUTO_LIMIT else "bm25s"
+    # bm25s has no `okapi`.
+    return "rank_bm25" if len(collection) <= AUTO_LIMIT or settings.bm25_variant == "okapi" else "bm25s"
 
 
 def build_engine(settings: RetrievalSettings, collection: Collection) -> Retriever:

@@ -70,8 +70,10 @@ def evaluate(
         The results as a JSON-serializable dict, and the table as text.
 
     Raises:
-        InputError: a file is invalid, or no query has a relevant document.
+        InputError: a file is invalid, both runs are the same file, or no query has a relevant document.
     """
+    if len(set(paths)) < len(paths):
+        raise InputError(f"`--run` and `--run2` are the same file, {paths[0]}; name another one to compare with.")
     same_names = len({path.name for path in paths}) < len(paths)
     values, counts, means, comparisons = {}, {}, {}, {}
     for path in paths:

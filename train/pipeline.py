@@ -81,6 +81,8 @@ def make_stage(run: Run, stage: str) -> Stage:
         return make_pairs(run, stage, load("scores", TurnRecord))
     if name == "sft":
         return train_sft(run, stage, load("pairs", Pair))
+    if name != "dpo":
+        raise ValueError(f"`{stage}` is not a stage of a run")
     first = 1 if settings.train.learn_from == "all" else number
     pairs = {f"round-{i}/pairs": load("pairs", Pair, i) for i in range(first, number + 1)}
     start = previous if number > 1 and settings.train.start_from == "last" else "round-1/sft"
@@ -208,7 +210,11 @@ def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None
         tracker.log(EVALUATION, read_json(run_dir / EVALUATION / "metrics.json", "systems")["systems"])
     tracker.finish()
     if process()[0] == 0:
-        shutil.rmtree(run_dir / BACKUP, ignore_errors=True)
+        if stages == names:
+            shutil.rmtree(run_dir / BACKUP, ignore_errors=True)
+        elif (run_dir / BACKUP).exists():
+            log.info("redo: the old stages stay in %s until a command without `run.until` has finished",
+                     run_dir / BACKUP)  # fmt: skip
         if (run_dir / names[-2] / "manifest.json").exists():
             copy_folder(run_dir / names[-2] / "adapter", run_dir / "adapter")
             log.info("to use it: %s", shlex.join(["python", "-m", "rewriter", str(run_dir)]))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from core.artifacts import read_json
 from core.data_sources import data_sources
+from core.errors import InputError
 from core.settings import Settings
 from core.tables import markdown_table
 from retrieval.corpus import read_corpus
@@ -63,7 +64,10 @@ def costs_of(settings: Settings, temporary: Path) -> Costs:
     sources, passages = data_sources(settings.data, folder), []
     for source in sources:
         source.check_corpus()
-        records = islice(read_corpus(source.corpus, on_bad=lambda error: None), PASSAGES)
+        errors: list[InputError] = []
+        records = list(islice(read_corpus(source.corpus, errors.append), PASSAGES))
+        if not records:
+            raise InputError(f"{source.corpus}: the collection has no valid passage. {errors[0] if errors else ''}")
         passages += [passage.content for _, passage in records]
     return Costs(Run(settings, sources), passages)
 

@@ -36,7 +36,7 @@ DEVELOPMENT = (
 )
 COMPARED = (
     ("dpo", "base"), ("dpo", "base_examples"), ("dpo", "sft"), ("sft", "base"), ("dpo", "original"),
-    ("dpo", "reference"),
+    ("sft", "original"), ("dpo", "reference"),
 )  # fmt: skip
 PerTurn = dict[str, dict[str, dict[str, float]]]  # system -> measure -> turn -> value
 

@@ -3,6 +3,7 @@
 Each check returns a sentence for each problem. If a run did not help, its verdict names the first problem.
 """
 
+import math
 from statistics import fmean
 
 from train.report.run_data import Round, RunData
@@ -68,16 +69,16 @@ def all_problems(data: RunData) -> list[str]:
 
 
 def data_problems(data: RunData) -> list[str]:
-    """Problems with the data of a round, such as few pairs, ties, abstentions or lists without a score."""
+    """Problems with the data of a round, such as few pairs, equal scores, abstentions or lists without a score."""
     problems = []
     for round_data in data.rounds:
         pairs, scores = round_data.counts.get("pairs"), round_data.counts.get("scores")
         where = f"in round {round_data.number} "
-        ties = pairs["dropped"].get("tie", 0) if pairs else 0
+        equal = pairs["dropped"].get("equal scores", 0) if pairs else 0
         if pairs and pairs["total"] < FEW_PAIRS:
             problems.append(f"{where}only {pairs['total']} pairs were left to train on.")
-        if pairs and ties > 0.5 * pairs["turns"]:
-            problems.append(f"{where}all candidates have the same score in {ties} of {pairs['turns']} turns.")
+        if pairs and equal > 0.5 * pairs["turns"]:
+            problems.append(f"{where}all candidates have the same score in {equal} of {pairs['turns']} turns.")
         if scores and scores["abstaining"] > 0.1 * scores["lists"]:
             problems.append(
                 f"{where}the generator abstained from {scores['abstaining']} of {scores['lists']} document lists; a "
@@ -106,8 +107,8 @@ def training_problem(round_data: Round, stage: str) -> str:
     if stage == "sft":
         learned = last["loss"] < 0.95 * first["loss"]
         return "" if learned else where + f"the loss did not fall ({first['loss']:.2f} to {last['loss']:.2f})."
-    margin, accuracy = last.get("rewards/margins", 0.0), last.get("rewards/accuracies", 0.0)
-    if margin <= 0 or accuracy < 0.55:
+    margin, accuracy = last.get("rewards/margins", math.nan), last.get("rewards/accuracies", math.nan)
+    if margin <= 0 or accuracy < 0.55:  # false for values that the trainer does not log
         return where + f"the policy did not learn the preferences (margin {margin:.2f}, accuracy {accuracy:.2f})."
     fall = first.get("logps/chosen", 0.0) - last.get("logps/chosen", 0.0)
     if fall > 10:
