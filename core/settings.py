@@ -39,8 +39,8 @@ class RunSettings(Validated):
         seed: seed of sampling, shuffling and training.
         limit: use only the first N turns of each file and each data set (for a quick test).
         until: stop after this stage, such as `round-1/pairs`; a name without a round means round 1.
-        redo_from: run this stage and all later ones again; the old ones stay in `<run>/.before` until the whole run has
-            finished.
+        redo_from: run this stage and all later ones again; the old ones stay in `<run>/.before` until the whole run
+            has finished.
         only: run only this stage; the earlier ones must be complete.
         max_failed_fraction: stop if more than this share of a stage's records failed.
         plan: print the stages that the command would run and their cost, then stop (docs/scale.md).

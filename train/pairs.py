@@ -100,13 +100,10 @@ def make_pairs(run: Run, name: str, scores: Stage) -> Stage:
     turns, options, prompt = run.train_turns, run.settings.pairs, RewritePrompt.of(run.settings.rewriter)
     inputs = {"scores": scores.identity, "turns": turns.fingerprint}
     stage = Stage(run.path, name, asdict(options) | asdict(prompt), inputs, Pair)
-    complete = stage.complete
-    wait_for_all()  # rank 0 must not complete the stage before every process has checked it
-    if complete:
+    if process()[0] == 0 and stage.complete:
         stage.check_files()
         log.info("%s: complete, nothing to do (%s)", name, stage.folder)
-        return stage
-    if process()[0] == 0:
+    elif process()[0] == 0:
         scored = ((turns.by_id[record.id], record) for record in scores)
         reward = run.settings.scoring.reward
         pairs, dropped = select_pairs(scored, options.drop_fraction, options.min_gap, reward, prompt)

@@ -15,8 +15,8 @@ from core.settings import Settings
 from core.tables import markdown_table
 from retrieval.corpus import read_corpus
 from train.costs import DISTINCT, Costs, Work
-from train.pipeline import selected_stages, stage_named
-from train.run import Run, stage_names
+from train.pipeline import redone_stages, selected_stages
+from train.run import Run
 from train.tiny.world import make_quickstart_data
 from train.training import last_checkpoint
 
@@ -36,15 +36,13 @@ def plan(settings: Settings) -> str:
     Raises:
         InputError: data, the configuration of a model, or a setting is invalid.
     """
-    run_dir, names = settings.run.path, stage_names(settings.train.rounds)
-    redo_from = stage_named(names, "redo_from", settings.run.redo_from)
-    repeated = names[names.index(redo_from) :] if redo_from else []
+    run_dir, redone = settings.run.path, redone_stages(settings)
     rows, total = [], Work()
     with tempfile.TemporaryDirectory() as temporary:
         costs = costs_of(settings, Path(temporary))
         for stage in selected_stages(settings):
             turns, work = costs.of(stage)
-            state, share = ("run: redo_from", 1.0) if stage in repeated else state_of(run_dir / stage, turns)
+            state, share = ("run: redo_from", 1.0) if stage in redone else state_of(run_dir / stage, turns)
             work = work.times(share)
             total = total.plus(work)
             rows.append([stage, state, str(turns), *cells(work, settings.run.tflops)])

@@ -28,6 +28,12 @@ def stage_names(rounds: int) -> list[str]:
     return [*names, EVALUATION]
 
 
+def split_stage(stage: str) -> tuple[int, str]:
+    """The round and the name of a stage, such as 1 and `pairs`; the evaluation has round 0."""
+    prefix, _, name = stage.rpartition("/")
+    return int(prefix.removeprefix("round-") or 0), name
+
+
 @dataclass
 class Run:
     """A run: its settings, its data sets, and the inputs that its stages share, loaded on first use."""

@@ -2,7 +2,6 @@
 
 from datasets import Dataset
 
-from core.distributed import lock_run_dir
 from core.progress import log
 from core.stages import Stage
 from train.policy import new_policy
@@ -27,7 +26,6 @@ def train_sft(run: Run, name: str, pairs: Stage) -> Stage:
     if stage.complete:
         log.info("%s: complete, nothing to do (%s)", name, stage.folder)
         return stage
-    lock_run_dir(run.path)
 
     # ------------------------------------------------------------------ model and data
     policy, tokenizer = new_policy(model, lora, seed)
