@@ -147,6 +147,11 @@ class RewriterSettings(ModelSettings):
     query: Literal["rewrite", "joined"] = "rewrite"
     question_weight: Positive = 2
 
+    @property
+    def server(self) -> dict[str, str]:
+        """The model on the server, as a stage records it; a server provides no hash of its weights."""
+        return {"url": self.url, "served_model": self.served_model}
+
     def __post_init__(self) -> None:
         if (self.url is None) != (self.served_model is None):
             raise InputError(

@@ -17,7 +17,7 @@ from core.errors import InputError
 from core.schema import Positive, Validated
 from core.tables import markdown_table
 from core.trec import Qrels, Run, read_qrels, read_run
-from retrieval.metrics import DEFAULT, Comparison, compare_all, per_query
+from retrieval.metrics import DEFAULT, Comparison, compare, per_query
 
 
 def count_queries(qrels: Qrels, run: Run) -> dict[str, int]:
@@ -88,7 +88,7 @@ def evaluate(
     if len(paths) == 2:
         first, second = values.values()
         groups = {query: by_conversation and query.rpartition("_")[0] or query for query in next(iter(first.values()))}
-        comparisons = compare_all(first, second, groups, resamples)
+        comparisons = {measure: compare(first[measure], second[measure], groups, resamples) for measure in first}
     figures = {
         "runs": {name: {"measures": means[name], "counts": counts[name]} for name in means},
         "comparison": {measure: asdict(result) for measure, result in comparisons.items()},

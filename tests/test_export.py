@@ -51,7 +51,7 @@ def test_chat_builds_only_the_engine_of_its_data_set(finished_run, tmp_path, mon
     files = {name: values["settings"]["data"][name] for name in ("train", "test", "corpus")}
     values["settings"]["data"] |= dict.fromkeys(files) | {"sets": {"first": files, "second": files}}
     (run / "run.json").write_text(json.dumps(values))
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
     assert call(chat, run, "--dataset", "second").count("retrieval: rank_bm25 for") == 1
 
 

@@ -65,10 +65,11 @@ def make_stage(run: Run, stage: str) -> Stage:
         return load_stage(run.path, f"round-{of_round}/{stage_name}", record_type)
 
     if name == "candidates":
-        rewriter, options = run.untrained, settings.rewriter
+        options = settings.rewriter
+        model = None if options.url else run.base
         if number > 1:  # the trained rewriter does not need examples
-            rewriter, options = run.trained(f"round-{number - 1}/dpo"), replace(options, examples=[])
-        return make_candidates(settings.run, stage, run.train_turns, rewriter, options)
+            model, options = run.trained(f"round-{number - 1}/dpo"), replace(options, examples=[])
+        return make_candidates(settings.run, stage, run.train_turns, model, options)
     candidates = load("candidates", TurnRecord)
     candidates.expect(inputs={"turns": run.train_turns.fingerprint})
     if name == "rankings":

@@ -89,7 +89,7 @@ def make_pool(
         log.info("pool: complete, nothing to do (%s)", path)
         return
     turns = [turn for split in splits.values() for turn in split]
-    gold = {doc for turn in turns for doc, grade in turn.relevant.items() if grade >= 1}
+    gold = {doc for turn in turns for doc in turn.gold}
     counts = write_pool(path, collection, gold, hard_negatives(turns, build_engine(bm25, collection), size))
     write_json(manifest, {"plan": plan, "counts": counts})
 
@@ -103,7 +103,7 @@ def hard_negatives(turns: Sequence[Turn], retriever: Retriever, size: int) -> se
             depth = size + max(len(turn.relevant) for turn in batch)
             rankings = retriever.search([query for _, query in queries], depth)
             for (turn, _), hits in zip(queries, rankings, strict=True):
-                negatives.update([hit.doc for hit in hits if turn.relevant.get(hit.doc, 0) < 1][:size])
+                negatives.update([hit.doc for hit in hits if hit.doc not in turn.gold][:size])
             progress.advance(len(batch))
     return negatives
 

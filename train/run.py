@@ -9,7 +9,7 @@ from core.artifacts import read_json
 from core.data_sources import DataSource, data_sources
 from core.distributed import process, wait_for_all
 from core.errors import InputError
-from core.model_spec import ModelSpec, ServedModel, generator_spec, rewriter_spec
+from core.model_spec import ModelSpec, generator_spec, rewriter_spec
 from core.schema import validate
 from core.settings import ROUND_STAGES, Settings
 from retrieval.collection import Collection, open_collections
@@ -63,12 +63,6 @@ class Run:
     def base(self) -> ModelSpec:
         """The rewriter before training."""
         return rewriter_spec(self.settings.rewriter)
-
-    @property
-    def untrained(self) -> ModelSpec | ServedModel:
-        """The model or server that samples the candidates of the first round and writes the `base` rewrites."""
-        options = self.settings.rewriter
-        return ServedModel(options.url, options.served_model) if options.url else self.base
 
     @property
     def generator(self) -> ModelSpec:
