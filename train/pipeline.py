@@ -4,12 +4,12 @@
     round-1/rankings    retrieve documents for each rewrite         retrieval/rankings.py
     round-1/scores      score them with the generator               scoring/scores.py
     round-1/pairs       pair the best and worst rewrite of a turn   train/pairs.py
-    round-1/sft         train on the best rewrites                  train/sft.py
-    round-1/dpo         train on the pairs                          train/preference_training.py
+    round-1/sft         train on the best rewrites                  train/sft_stage.py
+    round-1/dpo         train on the pairs                          train/dpo_stage.py
     round-2/...         the same without sft, with rewrites sampled from the previous round's rewriter
     evaluation          compare all rewriters on held-out turns     train/evaluation.py
 
-To add a stage, add its name to `core.settings.ROUND_STAGES`, a branch to `make_stage`, and its cost to `train.costs`.
+To add a stage, see docs/extending.md.
 
 Stages of other packages receive the inputs that they need. Stages of `train/` need most settings and receive the run.
 """
@@ -40,13 +40,13 @@ from rewriter.candidates import make_candidates
 from rewriter.rewriter import server_backend
 from scoring.scorer import check_scoring
 from scoring.scores import make_scores
+from train.dpo_stage import train_dpo
 from train.evaluation import check_test_turns, make_evaluation
 from train.pairs import make_pairs
 from train.policy import check_lora
-from train.preference_training import train_dpo
 from train.report.page import write_report
 from train.run import EVALUATION, RUN_FILE, Run, prepare_data, split_stage, stage_names
-from train.sft import train_sft
+from train.sft_stage import train_sft
 from train.tracking import RunTracker, check_trackers
 from train.trainer_config import trainer_config
 

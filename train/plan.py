@@ -14,11 +14,11 @@ from core.errors import InputError
 from core.settings import Settings
 from core.tables import markdown_table
 from retrieval.corpus import read_corpus
+from train.adapter_training import last_checkpoint
 from train.costs import DISTINCT, Costs, Work
 from train.pipeline import redone_stages, selected_stages
 from train.run import Run
 from train.tiny.world import make_quickstart_data
-from train.training import last_checkpoint
 
 PASSAGES = 64  # passages to tokenize from each collection
 HEADER = ["stage", "state", "turns", "calls", "tokens", "FLOPs", "hours", "disk"]
@@ -84,7 +84,7 @@ def state_of(folder: Path, turns: int) -> tuple[str, float]:
 
 
 def cells(work: Work, tflops: float) -> list[str]:
-    """Format calls, tokens, FLOPs, hours and disk."""
+    """The cells of a row of the plan: calls, tokens, FLOPs, hours and disk."""
     return [
         si(work.calls),
         si(work.tokens),

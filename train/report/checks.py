@@ -10,7 +10,7 @@ from train.report.run_data import Round, RunData
 
 FEW_PAIRS, FEW_STEPS = 50, 20
 UNTRAINED = {"original": "the unchanged question", "history": "all user turns joined"}
-UNLABELLED = (
+UNLABELED = (
     "The held-out turns have no labels, so this compares the reward that the rewriter was trained on. A higher reward "
     "does not imply higher accuracy; label a few hundred turns (`relevant` or `answers`) to measure accuracy."
 )
@@ -42,7 +42,7 @@ def verdict(data: RunData) -> list[str]:
         reason = f"The most likely reason: {problems[0]}" if problems else "The checks below found no reason."
         sentences = [f"{outcome}: {change}.", reason]
     if measure == data.metrics["reward"]:
-        sentences.append(UNLABELLED)
+        sentences.append(UNLABELED)
     relations = []
     for name, description in UNTRAINED.items():
         now, other = shared_values(data, measure, final, name)
@@ -127,11 +127,11 @@ def gaming_problems(data: RunData) -> list[str]:
     metrics, problems = data.metrics, []
     now, before, reward = metrics["queries"][final], metrics["queries"][baseline], metrics["reward"]
     rise = data.comparison(final, baseline, reward)
-    labelled = data.comparison(final, baseline, "MRR@10") or data.comparison(final, baseline, "EM")
-    if rise and labelled and rise["low"] > 0 and labelled["difference"] <= 0:
+    labeled = data.comparison(final, baseline, "MRR@10") or data.comparison(final, baseline, "EM")
+    if rise and labeled and rise["low"] > 0 and labeled["difference"] <= 0:
         problems.append(
-            f"the reward rose ({rise['difference']:+.3f}) while {labelled['metric']} fell "
-            f"({labelled['difference']:+.3f}): the rewriter games the reward and does not retrieve better."
+            f"the reward rose ({rise['difference']:+.3f}) while {labeled['metric']} fell "
+            f"({labeled['difference']:+.3f}): the rewriter games the reward and does not retrieve better."
         )
     if now["words"] > 1.5 * before["words"] + 2:
         problems.append(

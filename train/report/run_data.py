@@ -23,7 +23,7 @@ class Rewards:
         scores: scores of all candidates.
         gaps: gap between best and worst candidate, for each turn where they differ.
         smallest_kept: smallest gap of the kept pairs.
-        hits: for each pair of a labelled turn, whether the `chosen` and the `rejected` rewrite retrieve a relevant
+        hits: for each pair of a labeled turn, whether the `chosen` and the `rejected` rewrite retrieve a relevant
             document.
         by_rank: rank of the first relevant document (0: none) -> scores.
     """
@@ -82,7 +82,7 @@ class RunData:
 
     @property
     def measure(self) -> str | None:
-        """The measure of the verdict: MRR@10 if passages are labelled, else EM, else the reward."""
+        """The measure of the verdict: MRR@10 if passages are labeled, else EM, else the reward."""
         results = self.systems.get(self.final, {})
         return next((name for name in ("MRR@10", "EM", self.metrics.get("reward")) if name in results), None)
 

@@ -4,12 +4,12 @@ from datasets import Dataset
 
 from core.progress import log
 from core.stages import Stage
+from train.adapter_training import complete_training
 from train.policy import new_policy
 from train.preference_data import SFT_COLUMNS, training_rows
 from train.run import Run
 from train.trainer_config import trainer_config
 from train.trainers import GroupedSFTTrainer
-from train.training import complete_training
 
 
 def train_sft(run: Run, name: str, pairs: Stage) -> Stage:
