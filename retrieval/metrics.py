@@ -152,6 +152,6 @@ def sums_by_group(
 
 
 def resampled_mean(rng: np.random.Generator, sizes: np.ndarray, sums: np.ndarray) -> float:
-    """The mean over the turns of a bootstrap sample: as many groups as there are, drawn with replacement."""
+    """The mean over the turns of one bootstrap sample of the groups."""
     counts = np.bincount(rng.integers(0, len(sizes), len(sizes)), minlength=len(sizes))
     return sums @ counts / (sizes @ counts)

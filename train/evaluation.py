@@ -146,8 +146,8 @@ def make_evaluation(run: Run) -> Stage:
                 ]
             shuffled: list[float | None] = [None] * len(batch)
             if scorer is not None:
-                others = [other_turns[turn.id].question if turn.id in other_turns else "" for turn in batch]
-                rankings = search(batch, others, settings.retrieval.k)
+                questions = [other_turns[turn.id].question if turn.id in other_turns else "" for turn in batch]
+                rankings = search(batch, questions, settings.retrieval.k)
                 controls = [SystemResult(t.question, tuple(r)) for t, r in zip(batch, rankings, strict=True)]
                 results = scorer(batch, results | {SHUFFLED: controls})
                 shuffled = [result.reward for result in results[SHUFFLED]]

@@ -69,7 +69,7 @@ def score_results(
 
     reward_pass, answer_pass = (rule.answer, rule.question), ("generated", "conversation")
     rewards = {reward_pass: component_rewards(rule)}
-    # A GROGU reward of generated answers gives the answers in the same pass.
+    # A GROGU reward of generated answers computes the answers in the same pass.
     rewards[answer_pass] = list(dict.fromkeys([*rewards.get(answer_pass, []), "key_entropy"]))
     scores = {key: scores_of(*key, names) for key, names in rewards.items()}
     combined = [combine([scores[reward_pass][name][i] for name in results], rule) for i in range(len(turns))]

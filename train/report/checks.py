@@ -82,7 +82,7 @@ def data_problems(data: RunData) -> list[str]:
         if scores and scores["abstaining"] > 0.1 * scores["lists"]:
             problems.append(
                 f"{where}the generator abstained from {scores['abstaining']} of {scores['lists']} document lists; a "
-                "confident abstention gives useless documents a high reward."
+                "confident abstention assigns a high reward to useless documents."
             )
         if scores and scores["unscored"] > 0.1 * scores["lists"]:
             problems.append(f"{where}{scores['unscored']} of {scores['lists']} document lists have no score.")
