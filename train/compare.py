@@ -59,7 +59,6 @@ def main(argv: list[str] | None = None) -> None:
 
 def compare_rewards(settings: Settings, rewards: list[str]) -> None:
     """Run the pipeline for each reward with shared candidates and rankings, and write the table."""
-    from scoring.scorer import check_scoring
     from train import pipeline
 
     shared = pipeline.Run(settings, pipeline.prepare_data(settings))
@@ -73,7 +72,7 @@ def compare_rewards(settings: Settings, rewards: list[str]) -> None:
         for reward in rewards
     ]
     for run_settings in runs:
-        check_scoring(shared.train_turns.turns, run_settings.scoring, shared.generator.name)
+        pipeline.check_scoring(shared.train_turns.turns, run_settings.scoring, shared.generator.name)
     pipeline.run_pipeline(replace(settings, run=replace(settings.run, until=SHARED[-1])), shared.sources)
     for run_settings in runs:
         for stage in SHARED:
