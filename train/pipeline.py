@@ -224,8 +224,7 @@ def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None
         if stages == names:
             shutil.rmtree(run_dir / BACKUP, ignore_errors=True)
         elif (run_dir / BACKUP).exists():
-            log.info("redo: the old stages stay in %s until a command without `run.until` has finished",
-                     run_dir / BACKUP)  # fmt: skip
+            log.info("redo: the old stages stay in %s until the whole run has finished", run_dir / BACKUP)
         if (run_dir / last_dpo / "manifest.json").exists():
             copy_folder(run_dir / last_dpo / "adapter", run_dir / "adapter")
             log.info("to use it: %s", shlex.join(["python", "-m", "rewriter", str(run_dir)]))
