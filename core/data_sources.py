@@ -14,8 +14,8 @@ SPLITS = ("train", "development", "test")
 PUBLISHED = ("topiocqa", "qrecc", "mtrag")  # formats with qrels in a separate file
 
 
-@dataclass(frozen=True)
-class DataSource:
+@dataclass
+class DataSource(DataFiles):
     """The files of one data set, and the shares of its conversations that are held out of training.
 
     `name` is empty in a run without `data.sets`. `corpus` is a file or the name of a Hub data set. `holdout` is 0 if
@@ -24,11 +24,6 @@ class DataSource:
 
     name: str
     format: str
-    train: str | None = None
-    test: str | None = None
-    qrels: str | None = None
-    train_qrels: str | None = None
-    corpus: str | None = None
     holdout: float = 0.0
     development_share: float = 0.0
 

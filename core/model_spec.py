@@ -43,19 +43,6 @@ class ModelSpec:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ServedModel:
-    """A model on an OpenAI-compatible server: the URL, which ends in `/v1`, and the name of the model there."""
-
-    url: str
-    name: str
-
-    @property
-    def fingerprint(self) -> dict[str, str]:
-        """The URL and the name, which a stage records; a server provides no hash of its weights."""
-        return {"url": self.url, "served_model": self.name}
-
-
 def rewriter_spec(options: RewriterSettings) -> ModelSpec:
     """The rewriter before training; `rewriter.model` must be set."""
     if not options.model:

@@ -71,6 +71,11 @@ class Turn:
         return f"{self.dataset}/{conversation}" if self.dataset else conversation
 
     @property
+    def gold(self) -> list[str]:
+        """The relevant documents: those with grade 1 or above."""
+        return [doc for doc, grade in self.relevant.items() if grade >= 1]
+
+    @property
     def depth(self) -> int:
         """The number of the turn in its conversation: 1 for a first question."""
         return 1 + sum(message["role"] == "user" for message in self.history)

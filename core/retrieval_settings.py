@@ -17,9 +17,9 @@ class RetrievalSettings(Validated):
     """Retriever.
 
     Args:
-        engine: `auto` (`rank_bm25` up to 20,000 passages, `bm25s` above), `rank_bm25` (exact, for small collections),
-            `bm25s` (an index on disk), `dense`, `lucene`, `http` (a running OpenSearch or Elasticsearch) or `hybrid`
-            (two of them).
+        engine: `auto` (`rank_bm25` up to 20,000 passages or for `okapi`, else `bm25s`), `rank_bm25` (exact, for small
+            collections), `bm25s` (an index on disk), `dense`, `lucene`, `http` (a running OpenSearch or Elasticsearch)
+            or `hybrid` (two of them).
         analyzer: `english` (lower case, stop words, Snowball stems), `lucene` (as Lucene's EnglishAnalyzer) or `plain`
             (lower-case words).
         k: documents given to the generator.

@@ -39,7 +39,8 @@ class RunSettings(Validated):
         seed: seed of sampling, shuffling and training.
         limit: use only the first N turns of each file and each data set (for a quick test).
         until: stop after this stage, such as `round-1/pairs`; a name without a round means round 1.
-        redo_from: run this stage and all later ones again; the replaced ones are kept until the run has finished.
+        redo_from: run this stage and all later ones again; the old ones stay in `<run>/.before` until the whole run
+            has finished.
         only: run only this stage; the earlier ones must be complete.
         max_failed_fraction: stop if more than this share of a stage's records failed.
         plan: print the stages that the command would run and their cost, then stop (docs/scale.md).
@@ -145,6 +146,11 @@ class RewriterSettings(ModelSettings):
     include: list[Literal["question", "history"]] = field(default_factory=list)
     query: Literal["rewrite", "joined"] = "rewrite"
     question_weight: Positive = 2
+
+    @property
+    def server(self) -> dict[str, str]:
+        """The model on the server, as a stage records it; a server provides no hash of its weights."""
+        return {"url": self.url, "served_model": self.served_model}
 
     def __post_init__(self) -> None:
         if (self.url is None) != (self.served_model is None):

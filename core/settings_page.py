@@ -3,6 +3,7 @@
 python -m core.settings_page > docs/settings.md
 """
 
+import argparse
 from itertools import groupby
 from operator import attrgetter
 
@@ -43,4 +44,5 @@ def settings_page() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python -m core.settings_page", description=__doc__).parse_args()
     print(settings_page(), end="")

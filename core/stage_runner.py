@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from core.distributed import gather, lock_run_dir, process, wait_for_all
+from core.distributed import gather, process, wait_for_all
 from core.errors import InputError
 from core.progress import Progress, log
 from core.stages import Stage
@@ -41,8 +41,7 @@ def run_stage(
         stage.check_files()
         log.info("%s: complete, nothing to do (%s)", stage.name, stage.folder)
         return stage
-    lock_run_dir(stage.run_dir)
-    wait_for_all()  # no process writes before rank 0 holds the lock
+    wait_for_all()  # no process writes before rank 0 has locked the run folder
     start, done = time.monotonic(), stage.done()
     ids = [item.id for item in items]
     if unknown := done.difference(ids):

@@ -128,6 +128,8 @@ def open_collections(
     sources: Sequence[DataSource], cache: str | None = None, on_bad: Literal["stop", "skip"] = "stop"
 ) -> dict[str, Collection]:
     """Open the collection of each data set, by the name of the set; see `open_collection`."""
+    for source in sources:
+        source.check_corpus()
     folder = Path(cache) if cache else None
     return {source.name: open_collection(source.corpus, folder, on_bad) for source in sources}
 

@@ -19,7 +19,7 @@ from retrieval.collection import Collection
 from retrieval.encoder import Encoder
 
 SHARD = 8192  # passages; an interrupted process loses at most one shard
-HNSW_LINKS, HNSW_CONSTRUCTION, HNSW_SEARCH = 32, 200, 128  # neighbours; candidates during construction and search
+HNSW_LINKS, HNSW_CONSTRUCTION, HNSW_SEARCH = 32, 200, 128  # neighbors; candidates during construction and search
 IVF_MIN_TRAINING, IVF_MAX_TRAINING = 39, 128  # training vectors per list; faiss warns below 39
 
 

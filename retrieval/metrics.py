@@ -97,7 +97,7 @@ def per_query(qrels: Qrels, run: Run, names: Sequence[str] = DEFAULT) -> dict[st
 
 @dataclass(frozen=True)
 class Comparison:
-    """a - b: mean difference, 95% interval (paired bootstrap) and two-sided p-value (paired randomisation)."""
+    """a - b: mean difference, 95% interval (paired bootstrap) and two-sided p-value (paired randomization)."""
 
     difference: float
     low: float
@@ -120,50 +120,38 @@ def compare(
     Returns:
         The comparison; p = (1 + number of flips at least as far from 0 as the observed difference) / (1 + resamples).
     """
-    return compare_all({"": a}, {"": b}, group_of, resamples, seed)[""]
-
-
-def compare_all(
-    a: Mapping[str, Mapping[str, float]],
-    b: Mapping[str, Mapping[str, float]],
-    group_of: Mapping[str, str],
-    resamples: int = 2000,
-    seed: int = 0,
-) -> dict[str, Comparison]:
-    """`compare` for several measures over the same turns: measure -> turn -> value."""
-    turns = sorted(next(iter(a.values())))
-    sizes, sums = sums_by_group(turns, [[a[m][turn] - b[m][turn] for turn in turns] for m in a], group_of)
-    observed = sums.sum(1) / len(turns)
+    turns = sorted(a)
+    sizes, sums = sums_by_group(turns, [a[turn] - b[turn] for turn in turns], group_of)
+    observed = sums.sum() / len(turns)
     rng = np.random.default_rng(seed)
     means, flips = [], []
     for _ in range(resamples):  # one at a time, so that memory does not grow with resamples x conversations
         means.append(resampled_mean(rng, sizes, sums))
-        flips.append(np.abs(sums @ (2.0 * rng.integers(0, 2, len(sizes), dtype=np.int8) - 1)) / len(turns))
-    low, high = np.percentile(means, [2.5, 97.5], axis=0)
-    p = (1 + (np.array(flips) >= np.abs(observed) - 1e-12).sum(0)) / (1 + resamples)
-    rows = zip(observed, low, high, p, strict=True)
-    return {measure: Comparison(*map(float, row)) for measure, row in zip(a, rows, strict=True)}
+        flips.append(abs(sums @ (2.0 * rng.integers(0, 2, len(sizes), dtype=np.int8) - 1)) / len(turns))
+    low, high = np.percentile(means, [2.5, 97.5])
+    p = (1 + (np.array(flips) >= abs(observed) - 1e-12).sum()) / (1 + resamples)
+    return Comparison(float(observed), float(low), float(high), float(p))
 
 
 def mean_interval(
     values: Mapping[str, float], group_of: Mapping[str, str], resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
     """The 95% bootstrap interval of the mean over turns (turn -> value); whole conversations are drawn."""
-    sizes, (sums,) = sums_by_group(list(values), [list(values.values())], group_of)
+    sizes, sums = sums_by_group(list(values), list(values.values()), group_of)
     rng = np.random.default_rng(seed)
     low, high = np.percentile([resampled_mean(rng, sizes, sums) for _ in range(resamples)], [2.5, 97.5])
     return float(low), float(high)
 
 
 def sums_by_group(
-    turns: Sequence[str], rows: Sequence[Sequence[float]], group_of: Mapping[str, str]
+    turns: Sequence[str], values: Sequence[float], group_of: Mapping[str, str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The number of turns per group [groups], and the sums of each row of values per group [rows, groups]."""
+    """The number of turns and the sum of their values per group, both [groups]."""
     _, members = np.unique([group_of[turn] for turn in turns], return_inverse=True)
-    return np.bincount(members).astype(float), np.array([np.bincount(members, values) for values in rows])
+    return np.bincount(members).astype(float), np.bincount(members, values)
 
 
-def resampled_mean(rng: np.random.Generator, sizes: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Means over the turns of a bootstrap sample: as many groups as there are, drawn with replacement."""
+def resampled_mean(rng: np.random.Generator, sizes: np.ndarray, sums: np.ndarray) -> float:
+    """The mean over the turns of one bootstrap sample of the groups."""
     counts = np.bincount(rng.integers(0, len(sizes), len(sizes)), minlength=len(sizes))
     return sums @ counts / (sizes @ counts)

@@ -25,11 +25,11 @@ def make_rankings(
         run: settings of the run.
         name: name of the stage.
         candidates: the complete stage of the candidates.
-        options: settings of the retriever, and the number of documents for each candidate.
+        options: settings of the retriever; `k` is the number of documents for each candidate.
         collections: data set -> its collection.
 
     Raises:
-        InputError: no candidate has a document.
+        InputError: no candidate retrieved a document.
     """
     settings = ranking_config(options, collections)
     del settings["depth"]  # only for the evaluation

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from core.language_model import check_room
-from core.model_spec import ModelSpec, ServedModel
+from core.model_spec import ModelSpec
 from core.records import Turn, TurnRecord
 from core.settings import RewriterSettings, RunSettings
 from core.stage_runner import run_stage
@@ -28,7 +28,7 @@ REASONS = {"too_long": "turns too long for the context", "refused": "turns that 
 
 
 def make_candidates(
-    run: RunSettings, name: str, turns: TurnSet, model: ModelSpec | ServedModel, options: RewriterSettings
+    run: RunSettings, name: str, turns: TurnSet, model: ModelSpec | None, options: RewriterSettings
 ) -> Stage:
     """Run the stage.
 
@@ -36,18 +36,17 @@ def make_candidates(
         run: settings of the run.
         name: name of the stage.
         turns: the training turns.
-        model: the rewriter to sample from.
-        options: prompt and sampling settings; `model` and `adapter` are ignored.
+        model: the rewriter to sample from; None for the model on the server of `options`.
+        options: prompt, sampling and server settings; `model` and `adapter` are ignored.
     """
-    served = isinstance(model, ServedModel)
     settings = asdict(options) | {"seed": run.seed}
-    for other in (*LOCAL, *SERVER, "dtype" if served else "extra_body"):
+    for other in (*LOCAL, *SERVER, "extra_body" if model else "dtype"):
         del settings[other]
-    inputs = {"turns": turns.fingerprint, "model": model.fingerprint}
+    inputs = {"turns": turns.fingerprint, "model": model.fingerprint if model else options.server}
     stage = Stage(run.path, name, settings, inputs, TurnRecord)
 
     def load_worker():
-        if served:
+        if model is None:
             return partial(sample_from_server, server_backend(options), options=options, seed=run.seed)
         lm = model.load()
         check_room(lm, options.max_new_tokens, "rewriter.max_new_tokens")
@@ -60,7 +59,7 @@ def make_candidates(
 
         return sample
 
-    batch_size = BATCHES_IN_FLIGHT * options.concurrency if served else BATCH_SIZE
+    batch_size = BATCH_SIZE if model else BATCHES_IN_FLIGHT * options.concurrency
     return run_stage(stage, turns, batch_size, load_worker, summarize, run.max_failed_fraction)
 
 

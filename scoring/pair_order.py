@@ -65,7 +65,7 @@ def pair_orders(settings: Settings, stage_name: str = "round-1/scores") -> dict[
         if turn is None or not record.candidates:
             continue
         rankings = retriever.search([(turn.dataset, candidate.query) for candidate in record.candidates], DEPTH)
-        ranks = [reciprocal_rank([turn.relevant.get(hit.doc, 0) >= 1 for hit in hits]) for hits in rankings]
+        ranks = [reciprocal_rank([hit.doc in turn.gold for hit in hits]) for hits in rankings]
         for name, scores in scores_by_reward(record, settings.scoring).items():
             by_reward.setdefault(name, []).append(list(zip(scores, ranks, strict=True)))
     return {name: pair_order(candidates) for name, candidates in by_reward.items()}

@@ -97,7 +97,7 @@ def relevant_settings(rule: ScoringSettings) -> dict[str, Any]:
 def has_label(turn: Turn, label: str | None) -> bool:
     """Whether a turn has the label: a document with grade 1 or higher, or an answer that is not blank."""
     if label == "relevant":
-        return any(grade >= 1 for grade in turn.relevant.values())
+        return bool(turn.gold)
     return label is None or any(answer.strip() for answer in turn.answers)
 
 

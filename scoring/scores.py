@@ -116,7 +116,7 @@ def reward_input_of(turn: Turn, candidate: Candidate, question: str, collection:
     documents = [hit.doc for hit in candidate.documents]
     return RewardInput(
         GenerationInput.of(history, text, collection.contents(documents)),
-        tuple(turn.relevant.get(doc, 0) >= 1 for doc in documents) if turn.relevant else None,
+        tuple(doc in turn.gold for doc in documents) if turn.relevant else None,
         turn.answers,
         tuple(hit.score for hit in candidate.documents),
         turn.logged_reply,

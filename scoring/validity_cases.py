@@ -45,9 +45,7 @@ def build_cases(
         InputError: no turn has a relevant document in the collection, or the collection has no other document.
     """
     rng = random.Random(seed)
-    judged = [
-        turn for turn in turns if any(g >= 1 and d in collections[turn.dataset] for d, g in turn.relevant.items())
-    ]
+    judged = [turn for turn in turns if any(doc in collections[turn.dataset] for doc in turn.gold)]
     if not judged:
         raise InputError("no turn has a `relevant` document in the collection.")
     queries = [(turn.dataset, turn.rewrite or turn.question) for turn in judged]
@@ -55,7 +53,7 @@ def build_cases(
     cases = []
     for turn, ranked in zip(judged, hits, strict=True):
         collection = collections[turn.dataset]
-        relevant = {doc for doc, grade in turn.relevant.items() if grade >= 1}
+        relevant = set(turn.gold)
         retrieved = [hit.doc for hit in ranked]
         drawn = collection.ids(rng.sample(range(len(collection)), min(len(collection), 60)))
         spare = [doc for doc in drawn if doc not in relevant | set(retrieved)]

@@ -100,4 +100,6 @@ def test_auto_chooses_by_size_and_is_recorded(tmp_path, caplog):
     )  # fmt: skip
     assert ranking_config(replace(settings, cache="elsewhere", retries=9), {"": small}) == noted
     (tmp_path / "c.jsonl").write_text("".join(f'{{"id": "{i}", "text": "w"}}\n' for i in range(20_001)))
-    assert resolve_engine(settings, open_collection(str(tmp_path / "c.jsonl"), tmp_path / "cache")) == "bm25s"
+    large = open_collection(str(tmp_path / "c.jsonl"), tmp_path / "cache")
+    assert resolve_engine(settings, large) == "bm25s"
+    assert resolve_engine(replace(settings, bm25_variant="okapi"), large) == "rank_bm25"  # bm25s has no `okapi`

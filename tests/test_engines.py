@@ -61,6 +61,11 @@ def retriever(request, collection):
         yield build_engine(replace(settings, **ENGINES.get(request.param, {})), collection)
 
 
+def test_an_unknown_engine_is_an_error(collection):
+    with pytest.raises(ValueError, match="`faiss` is not a retrieval engine"):
+        build_engine(RetrievalSettings(engine="faiss"), collection)
+
+
 def close(some, others):
     """Whether results have the same texts and, up to rounding, the same scores."""
     texts, others_texts = ([[TEXTS[int(hit.doc[1:])] for hit in hits] for hits in found] for found in (some, others))

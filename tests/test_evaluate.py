@@ -97,6 +97,7 @@ def test_bad_flags_are_named(files):
     assert "is an input file; name another file" in evaluate(*words, "--json", files / "a.run", ok=False)
     assert (files / "a.run").read_text() == before
     assert "`--resamples` must be a whole number >= 1, got 0." in evaluate(*words, "--resamples", "0", ok=False)
+    assert "`--run` and `--run2` are the same file" in evaluate(*words, "--run2", files / "a.run", ok=False)
     assert "nowhere: cannot be read" in evaluate("--run", "nowhere", "--qrels", files / "qrels", ok=False)
 
 

@@ -3,6 +3,8 @@
 import base64
 import io
 import json
+import logging
+import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -41,6 +43,19 @@ def test_chat_shows_what_is_retrieved(finished_run, monkeypatch):
     ]  # fmt: skip
     assert sum(line.strip().startswith(("1. [", "2. [")) for line in output) == 4
     assert "`--dataset other`: " in call(chat, finished_run, "--dataset", "other", ok=False)
+
+
+@pytest.mark.slow
+def test_chat_builds_only_the_engine_of_its_data_set(finished_run, tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "rewriter")
+    run = shutil.copytree(finished_run, tmp_path / "run")
+    values = json.loads((run / "run.json").read_text())
+    files = {name: values["settings"]["data"][name] for name in ("train", "test", "corpus")}
+    values["settings"]["data"] |= dict.fromkeys(files) | {"sets": {"first": files, "second": files}}
+    (run / "run.json").write_text(json.dumps(values))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
+    call(chat, run, "--dataset", "second")
+    assert caplog.text.count("retrieval: rank_bm25 for") == 1
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def test_best_and_worst():
     candidates = candidates_of(0.2, 0.9, None, -0.4)
     assert best_and_worst(candidates) == (candidates[1], candidates[3])
     assert best_and_worst(candidates_of(0.2, None)) == "fewer than two scored candidates"
-    assert best_and_worst(candidates_of(0.2, 0.2)) == "tie"
+    assert best_and_worst(candidates_of(0.2, 0.2)) == "equal scores"
     assert best_and_worst(candidates_of(0.2, 0.9, texts=["Who?", "who"])) == "same text"
 
 
@@ -49,7 +49,7 @@ def test_among_equal_scores_the_likelier_candidate(counts, expected):
 def test_the_filter_by_hand():
     pairs, dropped = select_pairs(TURNS, drop_fraction=0.5)
     assert [pair.id for pair in pairs] == ["a", "c"]
-    assert dropped == {"tie": 1, "among the smallest gaps": 2}
+    assert dropped == {"equal scores": 1, "among the smallest gaps": 2}
     pairs, dropped = select_pairs(TURNS, drop_fraction=0.5, min_gap=0.7)
     assert [pair.id for pair in pairs] == ["a"] and dropped["gap below min_gap"] == 1
     assert len(select_pairs(TURNS, drop_fraction=0.0)[0]) == 4
@@ -79,7 +79,7 @@ def pairs_stage(run_dir, scored_turns, drop_fraction):
 def test_the_stage_counts_what_it_drops(tmp_path):
     stage = pairs_stage(tmp_path, TURNS, 0.5)
     assert [pair.id for pair in load_stage(tmp_path, "round-1/pairs", Pair)] == ["a", "c"]
-    dropped = {"tie": 1, "among the smallest gaps": 2}
+    dropped = {"equal scores": 1, "among the smallest gaps": 2}
     assert stage.manifest["counts"] == {"total": 2, "turns": 5, "dropped": dropped, "mean_gap": 0.75}
     assert {pair.reward for pair in stage} == {"ppl"}
 
@@ -87,7 +87,7 @@ def test_the_stage_counts_what_it_drops(tmp_path):
 @pytest.mark.parametrize(
     ("scored_turns", "drop_fraction", "expected"),
     [
-        ([scored("a", 0.1, 0.1)], 0.5, "1 turns (1 tie); raise `rewriter.n` or `rewriter.temperature`"),
+        ([scored("a", 0.1, 0.1)], 0.5, "1 turns (1 equal scores); raise `rewriter.n` or `rewriter.temperature`"),
         ([scored("a", 0.1)], 0.5, "1 turns (1 fewer than two scored candidates); raise `rewriter.n`"),
         ([scored("a", 0.1, 0.4)], 1.0, "1 turns (1 among the smallest gaps); lower `pairs.drop_fraction`"),
     ],

@@ -13,7 +13,7 @@ from core.stages import load_stage
 from rewriter.prompts import RewritePrompt
 from rewriter.sampling import prompts_of
 from scoring.generator import Generator
-from tests.conftest import QUICK, ROOT, call
+from tests.conftest import QUICK, ROOT, call, write_lines
 from train.costs import Costs
 from train.dpo import main
 from train.pipeline import stage_names
@@ -49,6 +49,14 @@ def test_the_quickstarts_plan_names_every_stage_and_writes_nothing(tmp_path):
     )
     assert list(slow) == [*stage_names(2)[:3], "total"]
     assert float(slower["round-1/scores"][5]) == pytest.approx(10 * float(slow["round-1/scores"][5]), rel=0.1)
+
+
+def test_a_collection_without_a_valid_passage_is_named(tmp_path):
+    turns = write_lines(tmp_path / "turns.jsonl", [{"id": "a_1", "history": [], "question": "Who?"}])
+    corpus = write_lines(tmp_path / "corpus.jsonl", [{"id": "d", "text": ""}])
+    flags = ["--data.format", "records", "--data.train", turns, "--data.corpus", corpus, "--run.dir", tmp_path / "run"]
+    output = call(main, *QUICKSTART, *flags, "--run.until", "scores", "--run.plan", ok=False)
+    assert f"{corpus}: the collection has no valid passage. {corpus}:1: " in output
 
 
 def test_complete_stages_are_skipped_and_started_ones_resumed(finished_run, tmp_path):

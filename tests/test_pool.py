@@ -82,6 +82,11 @@ def test_it_is_made_once_and_never_from_something_else(source, make):
         make(source, 3)
     with pytest.raises(InputError, match="`retrieval.b` was 0.4, is 0.75"):
         make(source, b=0.75)
+    with pytest.raises(InputError, match="`retrieval.bm25_variant` was 'lucene', is 'plus'"):
+        make(source, bm25_variant="plus")
+    pool.with_suffix(".json").write_text("{}")
+    with pytest.raises(InputError, match="pool.json is damaged .`plan` is missing."):
+        make(source)
 
 
 def test_a_pool_without_its_note_is_made_again(source, make):
@@ -118,6 +123,15 @@ def test_evaluation_with_a_pool_needs_no_model_and_says_pooled(evaluate, tmp_pat
     table = (tmp_path / "run/evaluation/table.md").read_text()
     assert table.startswith(label_of({"pooled": True})) and "*pooled*" in caplog.text
     assert "pool: 7 of 11 passages, 5 of them gold" in caplog.text
+
+
+def test_a_pool_skips_bad_passages_if_the_run_does(evaluate, source):
+    with open(source.corpus, "a") as corpus:
+        corpus.write('{"id": "400", "text": ""}\n')
+    flags = ["--evaluation.systems", "[original]", "--data.pool", "1"]
+    with pytest.raises(InputError, match="`--data.on_bad skip` skips such records"):
+        evaluate(*flags)
+    assert evaluate(*flags, "--data.on_bad", "skip")["turns"]["total"] == 6
 
 
 def test_a_collection_that_is_a_pool_already_is_labelled_too(evaluate, tmp_path):

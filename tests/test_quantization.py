@@ -13,8 +13,8 @@ from core.settings import GeneratorSettings, RewriterSettings
 from scoring.generator import Generator
 from tests.conftest import ROOT
 from tests.test_training import TRAINING, run_with_pairs
-from train.preference_training import train_dpo
-from train.sft import train_sft
+from train.dpo_stage import train_dpo
+from train.sft_stage import train_sft
 
 TINY = str(ROOT / "configs/tiny-model")
 installed = importlib.util.find_spec("bitsandbytes") is not None

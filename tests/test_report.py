@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import call, settings_of
 from train.report import checks
 from train.report.__main__ import main as report
+from train.report.page import flow_rows
 from train.report.run_data import Round, RunData
 from train.run import Run
 
@@ -43,7 +44,7 @@ def test_the_verdict_of_a_run_that_helped():
 
 
 def test_the_verdict_of_a_run_that_did_not_help_gives_a_reason():
-    few = Round(1, {"pairs": {"total": 12, "turns": 40, "dropped": {"tie": 28}}}, None, {}, {})
+    few = Round(1, {"pairs": {"total": 12, "turns": 40, "dropped": {"equal scores": 28}}}, None, {}, {})
     first, reason = checks.verdict(run_data(dpo=0.31, low=-0.02, high=0.04, rounds=[few]))
     assert first.startswith("Training made no clear difference: MRR@10 0.300 → 0.310")
     assert reason == "The most likely reason: in round 1 only 12 pairs were left to train on."
@@ -102,9 +103,18 @@ def test_curves_that_are_not_healthy():
     healthy = {"rewards/margins": 1.0, "rewards/accuracies": 0.8}
     assert checks.training_problem(logged(**healthy), "dpo") == ""
     assert "did not learn the preferences" in checks.training_problem(logged(), "dpo")
+    other = logged(**healthy)
+    for entry in other.logs["dpo"]:
+        del entry["rewards/accuracies"]  # a trainer that does not log it
+    assert checks.training_problem(other, "dpo") == ""
     assert "lost 35 nats" in checks.training_problem(logged(**healthy, **{"logps/chosen": -40.0}), "dpo")
     assert "8 steps are too few" in checks.training_problem(logged(step=8), "dpo")
     assert "the loss did not fall" in checks.training_problem(logged(), "sft")
+
+
+def test_a_new_reason_to_drop_a_pair_is_not_a_turn_without_a_pair():
+    rows = flow_rows({"pairs": {"total": 5, "dropped": {"too long": 2, "equal scores": 1}}})
+    assert rows == [("pairs", 7, "turns without a pair: 1 equal scores"), ("kept", 5, "dropped: 2 too long")]
 
 
 @pytest.mark.slow

@@ -40,10 +40,12 @@ def test_every_yaml_parses_and_says_how_to_launch_it(path):
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_passed_on_keys_are_known_to_the_libraries(path):
-    from train.trainer_config import lora_config, trainer_config
+    from peft import LoraConfig
+
+    from train.trainer_config import LORA, build_config, trainer_config
 
     settings = read_settings("", ["--config", str(path)])
-    assert lora_config(settings.lora).r > 0
+    assert build_config("lora", settings.lora, LoraConfig, LORA).r > 0
     for section, options in (("sft", settings.sft), ("dpo", settings.dpo)):
         assert trainer_config(section, options, settings.rewriter.dtype, 7, settings.run.path).seed == 7
 

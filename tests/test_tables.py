@@ -51,6 +51,14 @@ def test_systems_are_compared_on_the_turns_that_both_have_a_value_for():
     assert (row["a"], row["b"], row["metric"], row["difference"]) == ("dpo", "base", "key_entropy", 0.5)
 
 
+@pytest.mark.parametrize("final", ["dpo", "sft"])
+@pytest.mark.parametrize("baseline", ["base", "original"])
+def test_the_systems_of_the_verdict_are_compared(final, baseline):
+    values = {final: {"EM": {"a": 1.0}}, baseline: {"EM": {"a": 0.5}}}
+    (row,) = compare_systems(values, ["EM"], {"a": "x"}, 10)
+    assert (row["a"], row["b"], row["difference"]) == (final, baseline, 0.5)
+
+
 def test_the_table_shows_both_splits_with_answers():
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table_of(metrics()).splitlines()]
     assert ["depth", "turns", "original MRR@10"] in rows and ["4-6", "3", "0.600"] in rows

@@ -9,8 +9,8 @@ KEY = "0123456789abcdef" * 2 + "01234567"  # in the format that W&B requires
 
 
 def test_nested_numbers_are_flattened():
-    values = {"total": 3, "dropped": {"tie": 1, "note": "x"}, "ok": True, "none": None, "loss": 0.5}
-    assert list(flatten(values)) == [("total", 3), ("dropped/tie", 1), ("loss", 0.5)]
+    values = {"total": 3, "dropped": {"equal scores": 1, "note": "x"}, "ok": True, "none": None, "loss": 0.5}
+    assert list(flatten(values)) == [("total", 3), ("dropped/equal scores", 1), ("loss", 0.5)]
 
 
 def test_a_tracker_that_is_not_installed_is_named(monkeypatch):

@@ -11,9 +11,9 @@ from trl import DPOConfig, SFTConfig, SFTTrainer
 
 from core.errors import InputError
 from core.language_model import load_language_model
+from train.adapter_training import last_checkpoint, remove_unusable_checkpoints
 from train.callbacks import ZeroMarginCallback
 from train.trainers import GroupedSFTTrainer, LengthGroupedSampler
-from train.training import last_checkpoint, remove_unusable_checkpoints
 
 ROWS = [
     {"prompt": [{"role": "user", "content": prompt}], "completion": [{"role": "assistant", "content": completion}]}

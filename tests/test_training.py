@@ -11,9 +11,9 @@ from core.model_spec import ModelSpec
 from core.records import Pair
 from core.settings import RewriterSettings, RunSettings, Settings
 from core.stages import Stage, load_stage
-from train.preference_training import train_dpo
+from train.dpo_stage import train_dpo
 from train.run import Run
-from train.sft import train_sft
+from train.sft_stage import train_sft
 
 CHOSEN = ("Where was Ann Lee born?", "When did Ann Lee die?", "Who made Port Verna?", "Where is Port Verna?")
 REJECTED = ("Where was she born?", "When did Tom die?", "Who made it?", "Where?")

@@ -2,10 +2,14 @@
 
 import json
 import random
+from dataclasses import asdict
 
 import pytest
 
+from core.artifacts import write_json
 from core.errors import InputError
+from tests.conftest import settings_of
+from train.run import load_run_folder, prepare_data
 from train.tiny.conversation import simulate
 from train.tiny.entities import KINDS, World
 from train.tiny.world import make_quickstart_data, mixed_kinds, write_world
@@ -58,6 +62,17 @@ def test_another_world_is_refused(tmp_path, seed, version, key):
         (tmp_path / "world.json").write_text(json.dumps({"seed": 7, "version": version}))
     with pytest.raises(InputError, match=f"tiny world with another {key}.*use another `--run.dir`"):
         make_quickstart_data(tmp_path, seed)
+
+
+def test_a_finished_run_is_read_whatever_the_version_of_its_world(tmp_path):
+    make_quickstart_data(tmp_path / "data")
+    (tmp_path / "data/world.json").write_text(json.dumps({"seed": 0, "version": "of before"}))
+    settings = asdict(settings_of("--run.dir", tmp_path, "--data.format", "tiny_world"))
+    write_json(tmp_path / "run.json", {"command": "", "settings": settings})
+    run = load_run_folder(tmp_path)
+    assert len(run.train_turns) > 0 and len(run.collections[""]) > 0
+    with pytest.raises(InputError, match="tiny world with another version"):
+        prepare_data(run.settings)
 
 
 def test_follow_ups_refer_and_rewrites_stand_alone():

@@ -27,6 +27,7 @@ from train.report_tables import (
     comparison_table,
     label_of,
     mean,
+    means_of,
     means_table,
 )
 
@@ -82,9 +83,8 @@ def tables_of(values: PerTurn, groups: Mapping[str, str], measures: Sequence[str
         }
         for system, of_system in values.items()
     }
-    means = {system: {m: mean(of_turn.values()) for m, of_turn in by.items()} for system, by in selected.items()}
     comparisons = compare_systems(selected, measures, groups, resamples)
-    return means_table(means, measures) + (f"\n{comparison_table(comparisons)}" if comparisons else "")
+    return means_table(means_of(selected), measures) + (f"\n{comparison_table(comparisons)}" if comparisons else "")
 
 
 @dataclass(kw_only=True)

@@ -15,7 +15,7 @@ from core.cli import parse_flags, run_command
 from core.errors import InputError, nearest
 from core.progress import set_up_logging
 from core.schema import Positive, Validated
-from retrieval.engines import PerDatasetRetriever
+from retrieval.engines import build_engine
 from rewriter.chat import converse
 
 LONGEST = 200  # characters to show of a document
@@ -47,10 +47,11 @@ def main(argv: list[str] | None = None) -> None:
     dataset = next(iter(run.collections)) if flags.dataset is None else flags.dataset
     if dataset not in run.collections:
         raise InputError(f"`--dataset {dataset}`: {nearest(dataset, list(run.collections))}")
-    collection, retriever = run.collections[dataset], PerDatasetRetriever(run.settings.retrieval, run.collections)
+    collection = run.collections[dataset]
+    engine = build_engine(run.settings.retrieval, collection)
 
     def documents_of(query: str) -> Iterator[str]:
-        (hits,) = retriever.search([(dataset, query)], flags.documents)
+        (hits,) = engine.search([query], flags.documents)
         texts = collection.contents([hit.doc for hit in hits])
         for number, (hit, text) in enumerate(zip(hits, texts, strict=True), 1):
             yield f"{number}. [{hit.doc}] {text[:LONGEST]}{' …' if len(text) > LONGEST else ''}"

@@ -22,7 +22,7 @@ from scoring.generator import Generator
 from scoring.registry import component_rewards
 from train.evaluation import BASELINES, select_systems
 from train.policy import add_lora, meta_model
-from train.run import EVALUATION, Run
+from train.run import EVALUATION, Run, split_stage
 from train.trainer_config import trainer_config
 
 SAMPLE = 64  # turns to tokenize
@@ -172,7 +172,8 @@ class Costs:
         """Number of turns and cost of a stage, one of `stage_names`."""
         if stage == EVALUATION:
             return len(self.run.test_turns), self.evaluation()
-        name, settings, lengths = stage.split("/")[1], self.run.settings, self.train_lengths
+        number, name = split_stage(stage)
+        settings, lengths = self.run.settings, self.train_lengths
         turns, n = len(self.run.train_turns), settings.rewriter.n
         lists, pairs = n * DISTINCT + len(settings.rewriter.include), turns * (1 - settings.pairs.drop_fraction)
         disk = lists * CANDIDATE_BYTES
@@ -182,7 +183,7 @@ class Costs:
         if name == "pairs":
             return turns, Work(disk=pairs * (PAIR_BYTES + 4 * lengths.prompt))
         if name in ("sft", "dpo"):
-            rounds = int(stage.split("/")[0].removeprefix("round-")) if settings.train.learn_from == "all" else 1
+            rounds = number if settings.train.learn_from == "all" else 1
             return turns, self.training(name, rounds * pairs)
         disk += lists * settings.retrieval.k * HIT_BYTES
         if name == "rankings":

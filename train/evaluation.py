@@ -9,12 +9,13 @@ Systems: `original` (the unchanged question), `history` (all user turns joined),
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from core.distributed import process, wait_for_all
 from core.errors import InputError
 from core.language_model import LanguageModel, check_room
-from core.model_spec import ModelSpec, ServedModel, load_with_adapters
+from core.model_spec import ModelSpec, load_with_adapters
 from core.progress import log
 from core.records import EvaluationRecord, Hit, SystemResult, Turn
 from core.settings import RewriterSettings, Settings
@@ -28,7 +29,7 @@ from rewriter.rewriter import server_backend
 from rewriter.sampling import greedy_rewrites
 from scoring.registry import component_rewards, has_reward, needs_seper, relevant_settings
 from scoring.scorer import build_scorer
-from train.evaluation_rewards import ResultScorer, turns_of_others
+from train.evaluation_rewards import Results, score_results, turns_of_others
 from train.report_tables import write_tables
 from train.run import EVALUATION, Run
 
@@ -92,7 +93,7 @@ def check_test_turns(turns: TurnSet, collections: Mapping[str, Collection], sett
         log.warning("evaluation: no `reference` row, because some measured turns have no `rewrite`")
     for name, collection in collections.items():
         of_set = f" of `data.sets.{name}`" if name else ""
-        relevant = [d for t in turns if t.dataset == name for d, grade in t.relevant.items() if grade >= 1]
+        relevant = [doc for turn in turns if turn.dataset == name for doc in turn.gold]
         unknown = [doc for doc in relevant if doc not in collection]
         if unknown and len(unknown) == len(relevant):
             raise InputError(
@@ -145,10 +146,10 @@ def make_evaluation(run: Run) -> Stage:
                 ]
             shuffled: list[float | None] = [None] * len(batch)
             if scorer is not None:
-                others = [other_turns[turn.id].question if turn.id in other_turns else "" for turn in batch]
-                rankings = search(batch, others, settings.retrieval.k)
+                questions = [other_turns[turn.id].question if turn.id in other_turns else "" for turn in batch]
+                rankings = search(batch, questions, settings.retrieval.k)
                 controls = [SystemResult(t.question, tuple(r)) for t, r in zip(batch, rankings, strict=True)]
-                results = scorer.add(batch, results | {SHUFFLED: controls})
+                results = scorer(batch, results | {SHUFFLED: controls})
                 shuffled = [result.reward for result in results[SHUFFLED]]
             return [
                 EvaluationRecord(turn.id, {name: results[name][i] for name in systems}, shuffled[i])
@@ -184,8 +185,8 @@ def evaluation_stage(run: Run, systems: Sequence[str], trained: Mapping[str, Sta
     if any(name in trained or name in UNTRAINED for name in systems):
         names = ("instruction", "max_new_tokens", "history_messages", "history_words", "query", "question_weight")
         decided["rewriter"] = {name: getattr(settings.rewriter, name) for name in names}
-        if isinstance(run.untrained, ServedModel) and set(UNTRAINED) & set(systems):
-            inputs["server"] = run.untrained.fingerprint
+        if settings.rewriter.url and set(UNTRAINED) & set(systems):
+            inputs["server"] = settings.rewriter.server
             decided["rewriter"]["extra_body"] = settings.rewriter.extra_body
         if "server" not in inputs or set(trained) & set(systems):
             inputs["model"] = run.base.fingerprint
@@ -195,7 +196,9 @@ def evaluation_stage(run: Run, systems: Sequence[str], trained: Mapping[str, Sta
     return Stage(run.path, EVALUATION, decided, inputs, EvaluationRecord)
 
 
-def load_models(run: Run, adapters: Mapping[str, str | None]) -> tuple[LanguageModel | None, ResultScorer | None]:
+def load_models(
+    run: Run, adapters: Mapping[str, str | None]
+) -> tuple[LanguageModel | None, Callable[[Sequence[Turn], Results], Results] | None]:
     """Load the rewriter with all adapters, and the scorer; they share a model if rewriter and generator are the same.
 
     Args:
@@ -203,7 +206,8 @@ def load_models(run: Run, adapters: Mapping[str, str | None]) -> tuple[LanguageM
         adapters: system that is a language model -> its adapter; None for the base model.
 
     Returns:
-        The rewriter, None if no system is a language model; the scorer, None without `evaluation.answers`.
+        The rewriter, None if no system is a language model; a function that adds answers and rewards to results, see
+        `score_results`, None without `evaluation.answers`.
     """
     settings = run.settings
     rewriter = shared = scorer = None
@@ -215,7 +219,7 @@ def load_models(run: Run, adapters: Mapping[str, str | None]) -> tuple[LanguageM
             shared = rewriter
         names = [*component_rewards(settings.scoring), "key_entropy"]
         built = build_scorer(run.generator, settings.scoring, settings.generator, names, settings.run.seed, shared)
-        scorer = ResultScorer(built, run.collections, settings.retrieval.k, shared)
+        scorer = partial(score_results, built, run.collections, settings.retrieval.k, shared)
     return rewriter, scorer
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from core.language_model import LanguageModel
 from core.records import Candidate, Score, SystemResult, Turn
@@ -29,62 +29,59 @@ def turns_of_others(turns: Sequence[Turn]) -> dict[str, Turn]:
     return others
 
 
-@dataclass
-class ResultScorer:
-    """Adds answers and rewards to the results of an evaluation.
+def score_results(
+    scorer: Scorer,
+    collections: Mapping[str, Collection],
+    k: int,
+    shared: LanguageModel | None,
+    turns: Sequence[Turn],
+    results: Results,
+) -> Results:
+    """Add `answer`, `key_entropy` and `reward` to the results of a batch of turns.
+
+    Equal document lists are computed once. A result without documents gets an empty answer and no reward.
 
     Args:
         scorer: the scorer, with generator and reward of the run.
         collections: data set -> its collection.
         k: number of documents that the generator reads.
         shared: the rewriter's model if it is also the generator; its adapters are off while it answers.
+        turns: the turns of the batch.
+        results: system -> result of each turn.
     """
+    rule = scorer.rule
 
-    scorer: Scorer
-    collections: Mapping[str, Collection]
-    k: int
-    shared: LanguageModel | None = None
-
-    def add(self, turns: Sequence[Turn], results: Results) -> Results:
-        """Add `answer`, `key_entropy` and `reward` to the results of a batch of turns.
-
-        Equal document lists are computed once. A result without documents gets an empty answer and no reward.
-        """
-        rule = self.scorer.rule
-        reward_pass, answer_pass = (rule.answer, rule.question), ("generated", "conversation")
-        rewards = {reward_pass: component_rewards(rule)}
-        # A GROGU reward of generated answers gives the answers in the same pass.
-        rewards[answer_pass] = list(dict.fromkeys([*rewards.get(answer_pass, []), "key_entropy"]))
-        scores = {key: self._scores(turns, results, *key, names) for key, names in rewards.items()}
-        combined = [combine([scores[reward_pass][name][i] for name in results], rule) for i in range(len(turns))]
-        return {
-            name: [
-                replace(
-                    result,
-                    answer=scores[answer_pass][name][i]["key_entropy"].answer,
-                    key_entropy=scores[answer_pass][name][i]["key_entropy"].value,
-                    reward=combined[i][number].value,
-                )
-                for i, result in enumerate(column)
-            ]
-            for number, (name, column) in enumerate(results.items())
-        }
-
-    def _scores(
-        self, turns: Sequence[Turn], results: Results, answer: str, question: str, rewards: Sequence[str]
-    ) -> dict[str, list[dict[str, Score]]]:
-        """Score the documents of each system: system -> for each turn, reward -> score."""
+    def scores_of(answer: str, question: str, rewards: Sequence[str]) -> dict[str, list[dict[str, Score]]]:
+        """System -> for each turn, reward -> score."""
         items = [
             reward_input_of(
                 turn,
-                Candidate(result.rewrite or result.query, result.query, documents=result.hits[: self.k]),
+                Candidate(result.rewrite or result.query, result.query, documents=result.hits[:k]),
                 question,
-                self.collections[turn.dataset],
+                collections[turn.dataset],
             )
             for column in results.values()
             for turn, result in zip(turns, column, strict=True)
         ]
-        scorer = replace(self.scorer, rule=replace(self.scorer.rule, answer=answer))
-        with self.shared.using(None) if self.shared else nullcontext():
-            scores = iter(scorer.scores(items, rewards))
+        with shared.using(None) if shared else nullcontext():
+            scores = iter(replace(scorer, rule=replace(rule, answer=answer)).scores(items, rewards))
         return {name: [next(scores) for _ in turns] for name in results}
+
+    reward_pass, answer_pass = (rule.answer, rule.question), ("generated", "conversation")
+    rewards = {reward_pass: component_rewards(rule)}
+    # A GROGU reward of generated answers computes the answers in the same pass.
+    rewards[answer_pass] = list(dict.fromkeys([*rewards.get(answer_pass, []), "key_entropy"]))
+    scores = {key: scores_of(*key, names) for key, names in rewards.items()}
+    combined = [combine([scores[reward_pass][name][i] for name in results], rule) for i in range(len(turns))]
+    return {
+        name: [
+            replace(
+                result,
+                answer=scores[answer_pass][name][i]["key_entropy"].answer,
+                key_entropy=scores[answer_pass][name][i]["key_entropy"].value,
+                reward=combined[i][number].value,
+            )
+            for i, result in enumerate(column)
+        ]
+        for number, (name, column) in enumerate(results.items())
+    }

@@ -17,10 +17,12 @@ from core.stages import Stage
 from rewriter.prompts import RewritePrompt, normalized
 from train.run import Run
 
-CURES = {
+UNPAIRED = {  # reason why a turn has no pair -> remedy
     "fewer than two scored candidates": "raise `rewriter.n` or `rewriter.temperature`, or check the errors in scores",
-    "tie": "raise `rewriter.n` or `rewriter.temperature`: the candidates retrieve the same documents",
+    "equal scores": "raise `rewriter.n` or `rewriter.temperature`: the candidates retrieve the same documents",
     "same text": "raise `rewriter.n` or `rewriter.temperature`",
+}
+FILTERED = {  # reason why a pair is dropped -> remedy
     "among the smallest gaps": "lower `pairs.drop_fraction`",
     "gap below min_gap": "lower `pairs.min_gap`",
 }
@@ -42,7 +44,7 @@ def best_and_worst(candidates: Iterable[Candidate]) -> tuple[Candidate, Candidat
     best = max(scored, key=lambda c: (c.score, *likelihood(c)))
     worst = max(scored, key=lambda c: (-c.score, *likelihood(c)))
     if best.score == worst.score:
-        return "tie"
+        return "equal scores"
     if normalized(best.text) == normalized(worst.text):
         return "same text"
     return best, worst
@@ -98,20 +100,18 @@ def make_pairs(run: Run, name: str, scores: Stage) -> Stage:
     turns, options, prompt = run.train_turns, run.settings.pairs, RewritePrompt.of(run.settings.rewriter)
     inputs = {"scores": scores.identity, "turns": turns.fingerprint}
     stage = Stage(run.path, name, asdict(options) | asdict(prompt), inputs, Pair)
-    complete = stage.complete
-    wait_for_all()  # rank 0 must not complete the stage before every process has checked it
-    if complete:
+    if process()[0] == 0 and stage.complete:
         stage.check_files()
         log.info("%s: complete, nothing to do (%s)", name, stage.folder)
-        return stage
-    if process()[0] == 0:
+    elif process()[0] == 0:
         scored = ((turns.by_id[record.id], record) for record in scores)
         reward = run.settings.scoring.reward
         pairs, dropped = select_pairs(scored, options.drop_fraction, options.min_gap, reward, prompt)
         reasons = ", ".join(f"{number} {reason}" for reason, number in dropped.items())
         if not pairs:
             most_common = dropped.most_common(1)[0][0]
-            raise InputError(f"no preference pair is left of {len(turns)} turns ({reasons}); {CURES[most_common]}.")
+            remedy = (UNPAIRED | FILTERED).get(most_common, "change the settings in `pairs`")
+            raise InputError(f"no preference pair is left of {len(turns)} turns ({reasons}); {remedy}.")
         stage.write(pairs)
         mean_gap = fmean(pair.gap for pair in pairs)
         stage.finish({"total": len(pairs), "turns": len(turns), "dropped": dict(dropped), "mean_gap": mean_gap})

@@ -10,14 +10,15 @@ from pathlib import Path
 
 from core.artifacts import read_json
 from core.data_sources import data_sources
+from core.errors import InputError
 from core.settings import Settings
 from core.tables import markdown_table
 from retrieval.corpus import read_corpus
+from train.adapter_training import last_checkpoint
 from train.costs import DISTINCT, Costs, Work
-from train.pipeline import selected_stages, stage_named
-from train.run import Run, stage_names
+from train.pipeline import redone_stages, selected_stages
+from train.run import Run
 from train.tiny.world import make_quickstart_data
-from train.training import last_checkpoint
 
 PASSAGES = 64  # passages to tokenize from each collection
 HEADER = ["stage", "state", "turns", "calls", "tokens", "FLOPs", "hours", "disk"]
@@ -35,15 +36,13 @@ def plan(settings: Settings) -> str:
     Raises:
         InputError: data, the configuration of a model, or a setting is invalid.
     """
-    run_dir, names = settings.run.path, stage_names(settings.train.rounds)
-    redo_from = stage_named(names, "redo_from", settings.run.redo_from)
-    repeated = names[names.index(redo_from) :] if redo_from else []
+    run_dir, redone = settings.run.path, redone_stages(settings)
     rows, total = [], Work()
     with tempfile.TemporaryDirectory() as temporary:
         costs = costs_of(settings, Path(temporary))
         for stage in selected_stages(settings):
             turns, work = costs.of(stage)
-            state, share = ("run: redo_from", 1.0) if stage in repeated else state_of(run_dir / stage, turns)
+            state, share = ("run: redo_from", 1.0) if stage in redone else state_of(run_dir / stage, turns)
             work = work.times(share)
             total = total.plus(work)
             rows.append([stage, state, str(turns), *cells(work, settings.run.tflops)])
@@ -63,7 +62,10 @@ def costs_of(settings: Settings, temporary: Path) -> Costs:
     sources, passages = data_sources(settings.data, folder), []
     for source in sources:
         source.check_corpus()
-        records = islice(read_corpus(source.corpus, on_bad=lambda error: None), PASSAGES)
+        errors: list[InputError] = []
+        records = list(islice(read_corpus(source.corpus, errors.append), PASSAGES))
+        if not records:
+            raise InputError(f"{source.corpus}: the collection has no valid passage. {errors[0] if errors else ''}")
         passages += [passage.content for _, passage in records]
     return Costs(Run(settings, sources), passages)
 
@@ -82,7 +84,7 @@ def state_of(folder: Path, turns: int) -> tuple[str, float]:
 
 
 def cells(work: Work, tflops: float) -> list[str]:
-    """Format calls, tokens, FLOPs, hours and disk."""
+    """The cells of a row of the plan: calls, tokens, FLOPs, hours and disk."""
     return [
         si(work.calls),
         si(work.tokens),

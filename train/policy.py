@@ -3,13 +3,13 @@
 from typing import Any
 
 import torch
-from peft import PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from core.errors import InputError, first_line
 from core.gguf import model_folder
 from core.model_spec import ModelSpec
-from train.trainer_config import lora_config
+from train.trainer_config import LORA, build_config
 
 
 def new_policy(model: ModelSpec, lora: dict[str, Any], seed: int) -> tuple[PeftModel, PreTrainedTokenizerBase]:
@@ -27,7 +27,7 @@ def new_policy(model: ModelSpec, lora: dict[str, Any], seed: int) -> tuple[PeftM
 
 def add_lora(model: PreTrainedModel, name: str, lora: dict[str, Any]) -> PeftModel:
     """Add a new adapter to the model; raises an `InputError` if PEFT cannot."""
-    config = lora_config(lora)
+    config = build_config("lora", lora, LoraConfig, LORA)
     try:
         return get_peft_model(model, config)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:

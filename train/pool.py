@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from core.artifacts import read_json, write_atomic, write_json
 from core.data_sources import SPLITS, DataSource
@@ -20,15 +21,26 @@ from core.settings import RetrievalSettings
 from core.stage_runner import batched
 from core.stages import changes
 from retrieval.collection import Collection, open_collections
-from retrieval.engines import build_engine
+from retrieval.engines import BM25_SETTINGS, build_engine
 from retrieval.retriever import Retriever
 from rewriter.conversations import load_turns
 
 BATCH = 256  # turns searched at once
 
 
+def with_pools(sources: Sequence[DataSource], run_dir: Path) -> list[DataSource]:
+    """The data sets with their pools as collections."""
+    names = [f"pool-{source.name}.jsonl" if source.name else "pool.jsonl" for source in sources]
+    return [replace(source, corpus=str(run_dir / "data" / name)) for source, name in zip(sources, names, strict=True)]
+
+
 def make_pools(
-    sources: Sequence[DataSource], size: int, limit: int | None, retrieval: RetrievalSettings, run_dir: Path
+    sources: Sequence[DataSource],
+    size: int,
+    limit: int | None,
+    retrieval: RetrievalSettings,
+    run_dir: Path,
+    on_bad: Literal["stop", "skip"] = "stop",
 ) -> list[DataSource]:
     """Build the pooled collection of each data set, unless it exists.
 
@@ -38,6 +50,7 @@ def make_pools(
         limit: use only the first `limit` turns of each split.
         retrieval: retrieval settings of the run; `engine` is ignored.
         run_dir: the run folder; the pools are written to `<run_dir>/data`.
+        on_bad: `stop` at an invalid passage of a collection, or `skip` it.
 
     Returns:
         The data sets with their pools as collections.
@@ -45,34 +58,38 @@ def make_pools(
     Raises:
         InputError: the run folder has a pool with other inputs; names the difference.
     """
-    pooled = []
-    for source in sources:
-        path = run_dir / "data" / (f"pool-{source.name}.jsonl" if source.name else "pool.jsonl")
-        if process()[0] == 0:
-            make_pool(source, path, size, limit, replace(retrieval, engine="auto"))
-        pooled.append(replace(source, corpus=str(path)))
+    pooled = with_pools(sources, run_dir)
+    if process()[0] == 0:
+        for source, pool in zip(sources, pooled, strict=True):
+            make_pool(source, Path(pool.corpus), size, limit, replace(retrieval, engine="auto"), on_bad)
     wait_for_all()
     return pooled
 
 
-def make_pool(source: DataSource, path: Path, size: int, limit: int | None, bm25: RetrievalSettings) -> None:
+def make_pool(
+    source: DataSource,
+    path: Path,
+    size: int,
+    limit: int | None,
+    bm25: RetrievalSettings,
+    on_bad: Literal["stop", "skip"],
+) -> None:
     """Write the pool of a data set and a record of its inputs, unless both exist."""
     splits = {split: load_turns([source], split, limit) for split in SPLITS if source.has(split)}
-    source.check_corpus()
-    collection = open_collections([source], bm25.cache)[source.name]
+    collection = open_collections([source], bm25.cache, on_bad)[source.name]
     plan = {"size": size, "limit": limit, "corpus": collection.identity}
-    plan |= {f"retrieval.{name}": getattr(bm25, name) for name in ("engine", "analyzer", "k1", "b")}
+    plan |= {f"retrieval.{name}": getattr(bm25, name) for name in ("engine", *BM25_SETTINGS)}
     plan |= {f"data.{split}": turns.fingerprint for split, turns in splits.items()}
     manifest = path.with_suffix(".json")
     if manifest.exists() and path.exists():
-        before = read_json(manifest)["plan"]
+        before = read_json(manifest, "plan")["plan"]
         changed = [text for key in sorted({*before, *plan}) for text in changes(key, before.get(key), plan.get(key))]
         if changed:
             raise InputError(f"{path} was built from other inputs: {'; '.join(changed)}. Use another `--run.dir`.")
         log.info("pool: complete, nothing to do (%s)", path)
         return
     turns = [turn for split in splits.values() for turn in split]
-    gold = {doc for turn in turns for doc, grade in turn.relevant.items() if grade >= 1}
+    gold = {doc for turn in turns for doc in turn.gold}
     counts = write_pool(path, collection, gold, hard_negatives(turns, build_engine(bm25, collection), size))
     write_json(manifest, {"plan": plan, "counts": counts})
 
@@ -86,7 +103,7 @@ def hard_negatives(turns: Sequence[Turn], retriever: Retriever, size: int) -> se
             depth = size + max(len(turn.relevant) for turn in batch)
             rankings = retriever.search([query for _, query in queries], depth)
             for (turn, _), hits in zip(queries, rankings, strict=True):
-                negatives.update([hit.doc for hit in hits if turn.relevant.get(hit.doc, 0) < 1][:size])
+                negatives.update([hit.doc for hit in hits if hit.doc not in turn.gold][:size])
             progress.advance(len(batch))
     return negatives
 

@@ -32,7 +32,7 @@ def training_rows(
     token, ignoring white space after it. Warns about sequences that `max_length` truncates.
 
     Args:
-        pairs: preference pairs; each gives one row.
+        pairs: preference pairs; each becomes one row.
         columns: `SFT_COLUMNS` or `DPO_COLUMNS`.
         model: the model to train.
         tokenizer: its tokenizer.
@@ -53,13 +53,13 @@ def training_rows(
         row = {"prompt": messages, "length": 0}
         for column, side in columns.items():
             row[column] = getattr(pair, side)
-            whole = tokenizer.apply_chat_template(messages + row[column], return_dict=False)
-            if whole[: len(prompt)] != prompt:
+            token_ids = tokenizer.apply_chat_template(messages + row[column], return_dict=False)
+            if token_ids[: len(prompt)] != prompt:
                 raise InputError(
                     f"{name}, turn `{pair.id}`: the tokens of the prompt are not a prefix of prompt + {side} rewrite; "
                     f"the model's chat template renders them differently. Use a template that only appends."
                 )
-            completion = whole[len(prompt) :]
+            completion = token_ids[len(prompt) :]
             while completion and not tokenizer.decode([completion[-1]]).strip():
                 completion = completion[:-1]
             if not completion or completion[-1] not in stop_ids:
@@ -67,8 +67,8 @@ def training_rows(
                     f"{name}, turn `{pair.id}`: the {side} rewrite does not end in an end-of-turn token "
                     f"({tokenizer.convert_ids_to_tokens(list(stop_ids))}); the model would never learn to stop."
                 )
-            cut += max_length is not None and len(whole) > max_length
-            row["length"] = max(row["length"], len(whole))
+            cut += max_length is not None and len(token_ids) > max_length
+            row["length"] = max(row["length"], len(token_ids))
         rows.append(row)
     if cut:
         log.warning("%s: `max_length` %d truncates %d sequences in %d rows", name, max_length, cut, len(rows))

@@ -36,7 +36,7 @@ DEVELOPMENT = (
 )
 COMPARED = (
     ("dpo", "base"), ("dpo", "base_examples"), ("dpo", "sft"), ("sft", "base"), ("dpo", "original"),
-    ("dpo", "reference"),
+    ("sft", "original"), ("dpo", "reference"),
 )  # fmt: skip
 PerTurn = dict[str, dict[str, dict[str, float]]]  # system -> measure -> turn -> value
 
@@ -72,6 +72,14 @@ def mean(values: Iterable[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
+def means_of(values: PerTurn) -> dict[str, dict[str, float]]:
+    """System -> measure -> mean over turns; measures without a value are left out."""
+    return {
+        name: {measure: mean(of_turn.values()) for measure, of_turn in measures.items() if of_turn}
+        for name, measures in values.items()
+    }
+
+
 def compare_systems(
     values: PerTurn, measures: Sequence[str], groups: Mapping[str, str], resamples: int, seed: int = 0
 ) -> list[dict[str, Any]]:
@@ -98,25 +106,21 @@ def evaluation_metrics(
     groups, reward = {turn.id: turn.group for turn in turns}, reward_label(settings.scoring)
     resamples, seed, interval_measures = settings.evaluation.resamples, settings.run.seed, (*SHOWN, reward)
     sets = list(dict.fromkeys(turn.dataset for turn in turns))
-    every_measure = list(dict.fromkeys(measure for measures in values.values() for measure in measures))
-    judged = sum(any(grade >= 1 for grade in turn.relevant.values()) for turn in turns)
+    judged = sum(bool(turn.gold) for turn in turns)
     shuffled = (records[turn.id].shuffled_reward for turn in turns)
     return {
         "turns": {"evaluated": judged, "total": len(turns), "answered": sum(bool(turn.answers) for turn in turns)},
         "retriever": asdict(settings.retrieval),
         "pooled": settings.data.pool is not None,
         "evaluated_on": settings.data.evaluate_on,
-        "systems": {
-            name: {m: mean(of_turn.values()) for m, of_turn in measures.items() if of_turn}
-            for name, measures in values.items()
-        },
+        "systems": means_of(values),
         "intervals": {
             name: {
                 m: mean_interval(measures[m], groups, resamples, seed) for m in interval_measures if measures.get(m)
             }
             for name, measures in values.items()
         },
-        "by_dataset": split(values, [(turn.id, turn.dataset) for turn in turns], sets, every_measure)
+        "by_dataset": split(values, [(turn.id, turn.dataset) for turn in turns], sets, measures_of(values))
         if len(sets) > 1
         else {},
         "by_kind": split(values, [(turn.id, turn.kind) for turn in turns], KINDS, SPLIT),
@@ -197,7 +201,7 @@ def table_of(metrics: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def measures_of(systems: Mapping[str, Mapping[str, float]]) -> list[str]:
+def measures_of(systems: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The measures that any of the systems has."""
     return list(dict.fromkeys(measure for measures in systems.values() for measure in measures))
 

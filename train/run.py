@@ -9,12 +9,12 @@ from core.artifacts import read_json
 from core.data_sources import DataSource, data_sources
 from core.distributed import process, wait_for_all
 from core.errors import InputError
-from core.model_spec import ModelSpec, ServedModel, generator_spec, rewriter_spec
+from core.model_spec import ModelSpec, generator_spec, rewriter_spec
 from core.schema import validate
 from core.settings import ROUND_STAGES, Settings
 from retrieval.collection import Collection, open_collections
 from rewriter.conversations import TurnSet, load_turns
-from train.pool import make_pools
+from train.pool import make_pools, with_pools
 from train.tiny.world import make_quickstart_data
 from train.tracking import RunTracker
 
@@ -26,6 +26,12 @@ def stage_names(rounds: int) -> list[str]:
     """The names of all stages, in order."""
     names = [f"round-{n}/{name}" for n in range(1, rounds + 1) for name in ROUND_STAGES if n == 1 or name != "sft"]
     return [*names, EVALUATION]
+
+
+def split_stage(stage: str) -> tuple[int, str]:
+    """The round and the name of a stage, such as 1 and `pairs`; the evaluation has round 0."""
+    prefix, _, name = stage.rpartition("/")
+    return int(prefix.removeprefix("round-") or 0), name
 
 
 @dataclass
@@ -59,12 +65,6 @@ class Run:
         return rewriter_spec(self.settings.rewriter)
 
     @property
-    def untrained(self) -> ModelSpec | ServedModel:
-        """The model or server that samples the candidates of the first round and writes the `base` rewrites."""
-        options = self.settings.rewriter
-        return ServedModel(options.url, options.served_model) if options.url else self.base
-
-    @property
     def generator(self) -> ModelSpec:
         return generator_spec(self.settings.generator, self.settings.rewriter)
 
@@ -86,18 +86,21 @@ def prepare_data(settings: Settings) -> list[DataSource]:
     sources = data_sources(data, run_dir)
     for source in sources:
         source.check_corpus()
-    return make_pools(sources, data.pool, settings.run.limit, settings.retrieval, run_dir) if data.pool else sources
+    if not data.pool:
+        return sources
+    return make_pools(sources, data.pool, settings.run.limit, settings.retrieval, run_dir, data.on_bad)
 
 
 def load_run_folder(run_dir: Path) -> Run:
-    """Load a run of train/dpo.py.
+    """Load a run of train/dpo.py, to read its results. Does not build or check its tiny world and its pools.
 
     Raises:
-        InputError: the folder is not a run folder, or the data files of the run are missing.
+        InputError: the folder is not a run folder.
     """
     if not (run_dir / RUN_FILE).exists():
         raise InputError(f"{run_dir} is not a run folder: it has no {RUN_FILE}, which train/dpo.py writes.")
     values = read_json(run_dir / RUN_FILE, "command", "settings")
     settings = validate(Settings, values["settings"])
     settings.run.dir = str(run_dir)  # the folder may have been moved
-    return Run(settings, prepare_data(settings), values["command"])
+    sources = data_sources(settings.data, run_dir)
+    return Run(settings, with_pools(sources, run_dir) if settings.data.pool else sources, values["command"])

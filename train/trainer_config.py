@@ -54,11 +54,6 @@ def build_config(section: str, options: dict[str, Any], kind: type[T], defaults:
     return config
 
 
-def lora_config(lora: dict[str, Any]) -> LoraConfig:
-    """Build PEFT's `LoraConfig` from the `lora` settings; raises an `InputError` if PEFT rejects them."""
-    return build_config("lora", lora, LoraConfig, LORA)
-
-
 def trainer_config(
     section: str, options: dict[str, Any], dtype: str, seed: int, folder: Path
 ) -> SFTConfig | DPOConfig:

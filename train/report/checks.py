@@ -3,13 +3,14 @@
 Each check returns a sentence for each problem. If a run did not help, its verdict names the first problem.
 """
 
+import math
 from statistics import fmean
 
 from train.report.run_data import Round, RunData
 
 FEW_PAIRS, FEW_STEPS = 50, 20
 UNTRAINED = {"original": "the unchanged question", "history": "all user turns joined"}
-UNLABELLED = (
+UNLABELED = (
     "The held-out turns have no labels, so this compares the reward that the rewriter was trained on. A higher reward "
     "does not imply higher accuracy; label a few hundred turns (`relevant` or `answers`) to measure accuracy."
 )
@@ -41,7 +42,7 @@ def verdict(data: RunData) -> list[str]:
         reason = f"The most likely reason: {problems[0]}" if problems else "The checks below found no reason."
         sentences = [f"{outcome}: {change}.", reason]
     if measure == data.metrics["reward"]:
-        sentences.append(UNLABELLED)
+        sentences.append(UNLABELED)
     relations = []
     for name, description in UNTRAINED.items():
         now, other = shared_values(data, measure, final, name)
@@ -68,20 +69,20 @@ def all_problems(data: RunData) -> list[str]:
 
 
 def data_problems(data: RunData) -> list[str]:
-    """Problems with the data of a round, such as few pairs, ties, abstentions or lists without a score."""
+    """Problems with the data of a round, such as few pairs, equal scores, abstentions or lists without a score."""
     problems = []
     for round_data in data.rounds:
         pairs, scores = round_data.counts.get("pairs"), round_data.counts.get("scores")
         where = f"in round {round_data.number} "
-        ties = pairs["dropped"].get("tie", 0) if pairs else 0
+        equal = pairs["dropped"].get("equal scores", 0) if pairs else 0
         if pairs and pairs["total"] < FEW_PAIRS:
             problems.append(f"{where}only {pairs['total']} pairs were left to train on.")
-        if pairs and ties > 0.5 * pairs["turns"]:
-            problems.append(f"{where}all candidates have the same score in {ties} of {pairs['turns']} turns.")
+        if pairs and equal > 0.5 * pairs["turns"]:
+            problems.append(f"{where}all candidates have the same score in {equal} of {pairs['turns']} turns.")
         if scores and scores["abstaining"] > 0.1 * scores["lists"]:
             problems.append(
                 f"{where}the generator abstained from {scores['abstaining']} of {scores['lists']} document lists; a "
-                "confident abstention gives useless documents a high reward."
+                "confident abstention assigns a high reward to useless documents."
             )
         if scores and scores["unscored"] > 0.1 * scores["lists"]:
             problems.append(f"{where}{scores['unscored']} of {scores['lists']} document lists have no score.")
@@ -106,8 +107,8 @@ def training_problem(round_data: Round, stage: str) -> str:
     if stage == "sft":
         learned = last["loss"] < 0.95 * first["loss"]
         return "" if learned else where + f"the loss did not fall ({first['loss']:.2f} to {last['loss']:.2f})."
-    margin, accuracy = last.get("rewards/margins", 0.0), last.get("rewards/accuracies", 0.0)
-    if margin <= 0 or accuracy < 0.55:
+    margin, accuracy = last.get("rewards/margins", math.nan), last.get("rewards/accuracies", math.nan)
+    if margin <= 0 or accuracy < 0.55:  # false for values that the trainer does not log
         return where + f"the policy did not learn the preferences (margin {margin:.2f}, accuracy {accuracy:.2f})."
     fall = first.get("logps/chosen", 0.0) - last.get("logps/chosen", 0.0)
     if fall > 10:
@@ -126,11 +127,11 @@ def gaming_problems(data: RunData) -> list[str]:
     metrics, problems = data.metrics, []
     now, before, reward = metrics["queries"][final], metrics["queries"][baseline], metrics["reward"]
     rise = data.comparison(final, baseline, reward)
-    labelled = data.comparison(final, baseline, "MRR@10") or data.comparison(final, baseline, "EM")
-    if rise and labelled and rise["low"] > 0 and labelled["difference"] <= 0:
+    labeled = data.comparison(final, baseline, "MRR@10") or data.comparison(final, baseline, "EM")
+    if rise and labeled and rise["low"] > 0 and labeled["difference"] <= 0:
         problems.append(
-            f"the reward rose ({rise['difference']:+.3f}) while {labelled['metric']} fell "
-            f"({labelled['difference']:+.3f}): the rewriter games the reward and does not retrieve better."
+            f"the reward rose ({rise['difference']:+.3f}) while {labeled['metric']} fell "
+            f"({labeled['difference']:+.3f}): the rewriter games the reward and does not retrieve better."
         )
     if now["words"] > 1.5 * before["words"] + 2:
         problems.append(

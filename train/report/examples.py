@@ -50,7 +50,7 @@ def systems_of(data: RunData, turn: Turn) -> list[dict[str, Any]]:
             {
                 "id": doc,
                 "text": text if len(text) <= LONGEST else text[:LONGEST] + " …",
-                "relevant": turn.relevant.get(doc, 0) >= 1,
+                "relevant": doc in turn.gold,
             }
             for doc, text in zip(ids, texts, strict=True)
         ]

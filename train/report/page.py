@@ -13,6 +13,7 @@ from core.artifacts import write_atomic
 from core.progress import log
 from core.settings import Settings
 from core.tables import format_number
+from train.pairs import UNPAIRED
 from train.query_measures import MEASURES
 from train.report import checks, plots
 from train.report.examples import select_examples, select_tokens
@@ -75,10 +76,10 @@ def flow_rows(counts: Mapping[str, dict[str, Any]]) -> list[tuple[str, int, str]
     if c := counts.get("scores"):
         rows.append(("scored", c["lists"] - c["unscored"], reasons("dropped", c["reasons"])))
     if c := counts.get("pairs"):
-        small = {reason: number for reason, number in c["dropped"].items() if "gap" in reason}
-        others = {reason: number for reason, number in c["dropped"].items() if reason not in small}
-        rows.append(("pairs", c["total"] + sum(small.values()), reasons("turns without a pair", others)))
-        rows.append(("kept", c["total"], reasons("dropped", small)))
+        unpaired = {reason: number for reason, number in c["dropped"].items() if reason in UNPAIRED}
+        filtered = {reason: number for reason, number in c["dropped"].items() if reason not in UNPAIRED}
+        rows.append(("pairs", c["total"] + sum(filtered.values()), reasons("turns without a pair", unpaired)))
+        rows.append(("kept", c["total"], reasons("dropped", filtered)))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The plots of a report, as inline SVG in the text colour of the page."""
+"""The plots of a report, as inline SVG in the text color of the page."""
 
 import html
 import io
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from train.report.run_data import Rewards, Round, RunData
 
-INK = "#010203"  # placeholder for the page's text colour
+INK = "#010203"  # placeholder for the page's text color
 COLORS = ("#3f7fc1", "#d07a26", "#3c9a63", "#8f6cc0", "#c0517a", "#7a828c", "#9a8a2e")
 STYLE = {
     "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "text.color": INK, "axes.edgecolor": INK,
@@ -109,7 +109,7 @@ def plot_systems(metrics: Mapping[str, Any], measures: Sequence[str]) -> Markup:
 
 @rc_context(STYLE)
 def plot_parts(parts: Mapping[str, Mapping[str, Any]], systems: Sequence[str], measure: str, label: str) -> Markup:
-    """Plot the systems' means for each group of turns, labelled with its name and number of turns."""
+    """Plot the systems' means for each group of turns, labeled with its name and number of turns."""
     figure, (panel,) = new_figure()
     width = 0.8 / len(systems)
     for i, system in enumerate(systems):

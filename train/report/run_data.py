@@ -1,7 +1,7 @@
 """Read the data of a report from the files of a run folder."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,11 +23,9 @@ class Rewards:
         scores: scores of all candidates.
         gaps: gap between best and worst candidate, for each turn where they differ.
         smallest_kept: smallest gap of the kept pairs.
-        hits: for each pair of a labelled turn, whether the `chosen` and the `rejected` rewrite retrieve a relevant
+        hits: for each pair of a labeled turn, whether the `chosen` and the `rejected` rewrite retrieve a relevant
             document.
         by_rank: rank of the first relevant document (0: none) -> scores.
-        abstaining: number of document lists from which the generator abstains.
-        lists: number of document lists.
     """
 
     scores: list[float] = field(default_factory=list)
@@ -35,8 +33,6 @@ class Rewards:
     smallest_kept: float | None = None
     hits: dict[str, list[bool]] = field(default_factory=lambda: {"chosen": [], "rejected": []})
     by_rank: dict[int, list[float]] = field(default_factory=dict)
-    abstaining: int = 0
-    lists: int = 0
 
 
 @dataclass
@@ -86,7 +82,7 @@ class RunData:
 
     @property
     def measure(self) -> str | None:
-        """The measure of the verdict: MRR@10 if passages are labelled, else EM, else the reward."""
+        """The measure of the verdict: MRR@10 if passages are labeled, else EM, else the reward."""
         results = self.systems.get(self.final, {})
         return next((name for name in ("MRR@10", "EM", self.metrics.get("reward")) if name in results), None)
 
@@ -141,24 +137,22 @@ def load_rewards(scores: Stage, pairs: list[Pair], turns: Mapping[str, Turn]) ->
     rewards = Rewards(smallest_kept=min((pair.gap for pair in pairs), default=None))
     kept = {pair.id for pair in pairs}
     for record in scores:
-        relevant = {doc for doc, grade in turns[record.id].relevant.items() if grade >= 1}
-        rewards.lists += len(record.lists)
-        rewards.abstaining += sum(score.abstains for score in record.lists.values())
+        gold = turns[record.id].gold
         for candidate in record.candidates:
             if candidate.score is not None:
                 rewards.scores.append(candidate.score)
-                if relevant:
-                    rewards.by_rank.setdefault(first_rank(candidate, relevant), []).append(candidate.score)
+                if gold:
+                    rewards.by_rank.setdefault(first_rank(candidate, gold), []).append(candidate.score)
         pair = best_and_worst(record.candidates)
         if isinstance(pair, str):
             continue
         rewards.gaps.append(pair[0].score - pair[1].score)
-        if relevant and record.id in kept:
+        if gold and record.id in kept:
             for side, candidate in zip(("chosen", "rejected"), pair, strict=True):
-                rewards.hits[side].append(first_rank(candidate, relevant) > 0)
+                rewards.hits[side].append(first_rank(candidate, gold) > 0)
     return rewards
 
 
-def first_rank(candidate: Candidate, relevant: set[str]) -> int:
+def first_rank(candidate: Candidate, gold: Sequence[str]) -> int:
     """The rank of the first relevant document of a candidate; 0 if it has none."""
-    return next((rank for rank, hit in enumerate(candidate.documents, 1) if hit.doc in relevant), 0)
+    return next((rank for rank, hit in enumerate(candidate.documents, 1) if hit.doc in gold), 0)

@@ -46,7 +46,8 @@ def attend_back(model: Qwen2ForCausalLM, head: int, distance: int) -> None:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum with orthogonalized updates (https://kellerjordan.github.io/posts/muon/), at AdamW's step size.
+    """Momentum with orthogonalized updates (https://kellerjordan.github.io/posts/muon/), scaled to the size of AdamW's
+    updates, so that its learning rates apply.
 
     `torch.optim.Muon` computes in bfloat16, which is 20 times slower on processors without bfloat16 units.
     """
@@ -66,7 +67,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalize(matrix: Tensor) -> Tensor:
-    """Push the singular values of a matrix towards 1 by five steps of a quintic Newton-Schulz iteration."""
+    """Push the singular values of a matrix toward 1 by five steps of a quintic Newton-Schulz iteration."""
     x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
     x = x / (x.norm() + 1e-7)
     for _ in range(5):

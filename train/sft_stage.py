@@ -2,15 +2,14 @@
 
 from datasets import Dataset
 
-from core.distributed import lock_run_dir
 from core.progress import log
 from core.stages import Stage
+from train.adapter_training import complete_training
 from train.policy import new_policy
 from train.preference_data import SFT_COLUMNS, training_rows
 from train.run import Run
 from train.trainer_config import trainer_config
 from train.trainers import GroupedSFTTrainer
-from train.training import complete_training
 
 
 def train_sft(run: Run, name: str, pairs: Stage) -> Stage:
@@ -27,7 +26,6 @@ def train_sft(run: Run, name: str, pairs: Stage) -> Stage:
     if stage.complete:
         log.info("%s: complete, nothing to do (%s)", name, stage.folder)
         return stage
-    lock_run_dir(run.path)
 
     # ------------------------------------------------------------------ model and data
     policy, tokenizer = new_policy(model, lora, seed)

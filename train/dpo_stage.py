@@ -6,15 +6,15 @@ The command `train/dpo.py` runs all stages.
 from collections.abc import Mapping
 from contextlib import nullcontext
 
-from core.distributed import lock_run_dir, process
+from core.distributed import process
 from core.progress import Progress, log
 from core.stages import Stage
+from train.adapter_training import complete_training
 from train.callbacks import ZeroMarginCallback
 from train.preference_data import DPO_COLUMNS, data_set_on_disk, training_rows
 from train.run import Run
 from train.trainer_config import trainer_config
 from train.trainers import GroupedDPOTrainer
-from train.training import complete_training
 
 
 def train_dpo(run: Run, name: str, pairs: Mapping[str, Stage], start: Stage) -> Stage:
@@ -35,7 +35,6 @@ def train_dpo(run: Run, name: str, pairs: Mapping[str, Stage], start: Stage) -> 
     if stage.complete:
         log.info("%s: complete, nothing to do (%s)", name, stage.folder)
         return stage
-    lock_run_dir(run.path)
     checkpoints = stage.folder / "checkpoints"
 
     # ------------------------------------------------------------------ policy and pairs

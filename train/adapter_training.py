@@ -8,7 +8,7 @@ from zipfile import is_zipfile
 from torch import Tensor
 from transformers import PrinterCallback, ProgressCallback, Trainer
 
-from core.artifacts import write_atomic, write_json
+from core.artifacts import write_json
 from core.distributed import process, wait_for_all
 from core.errors import InputError
 from core.progress import log
@@ -21,15 +21,6 @@ from train.tracking import TrackerCallback
 
 FEW_STEPS = 10  # with fewer steps the adapter stays nearly untrained
 BATCH_SIZES = ("gradient_accumulation_steps", "per_device_train_batch_size")  # their product: rows per step
-CARD = """# Query rewriter
-
-A LoRA adapter for `{model}` that turns the last question of a conversation into a stand-alone search query.
-Stage `{stage}`: {rows} rows, {steps} steps.
-
-    python -m rewriter FOLDER
-
-`FOLDER` is the folder of this file; `rewriter.json` names the base model and the prompt.
-"""
 
 
 def last_checkpoint(folder: Path) -> str | None:
@@ -94,14 +85,12 @@ def complete_training(run: Run, trainer: Trainer, stage: Stage) -> Stage:
 
 
 def save_adapter(trainer: Trainer, stage: Stage, options: RewriterSettings, weights: dict[str, Tensor]) -> None:
-    """Save the adapter, taken from the `weights` of the whole model, with tokenizer, settings and model card."""
+    """Save the adapter, taken from the `weights` of the whole model, with tokenizer and settings."""
     folder, model = stage.folder / "adapter", trainer.accelerator.unwrap_model(trainer.model)
     model.save_pretrained(folder, selected_adapters=["default"], state_dict=weights)
+    (folder / "README.md").unlink()  # PEFT's template of a model card
     trainer.processing_class.save_pretrained(folder)
     save_adapter_settings(folder, options)
-    base, steps = model.peft_config["default"].base_model_name_or_path, trainer.state.global_step
-    card = CARD.format(model=base, stage=stage.name, rows=len(trainer.train_dataset), steps=steps)
-    write_atomic(folder / "README.md", card)  # replaces PEFT's template
 
 
 def finish_stage(trainer: Trainer, stage: Stage) -> None:
