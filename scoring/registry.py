@@ -24,11 +24,17 @@ class Reward:
         scores: function from a batch to one score per document list.
         settings: names of the `scoring` settings that it reads.
         needs: label that every turn must have: `relevant`, `answers` or None.
+        needs_generator: whether it calls the generator.
+        needs_entailment: whether it calls the entailment model (`scoring.entailment`).
+        reads_retrieval_scores: whether it reads the scores of the documents, not only their order.
     """
 
     scores: Callable[[Batch], list[Score]]
     settings: tuple[str, ...] = ()
     needs: str | None = None
+    needs_generator: bool = True
+    needs_entailment: bool = False
+    reads_retrieval_scores: bool = False
 
 
 GROGU = ("answer", "reply_tokens", "alpha", "fallback", "fallback_by", "log_ppl")
@@ -37,10 +43,10 @@ SEPER = ("samples", "sample_tokens", "aggregate", "entailment")
 REWARDS: dict[str, Reward] = {
     **{name: Reward(partial(grogu.scores, name), GROGU) for name in grogu.REWARDS},
     "udcg": Reward(udcg.scores, UDCG, "relevant"),
-    "reciprocal_rank": Reward(baselines.reciprocal_rank_scores, (), "relevant"),
-    "delta_seper_soft": Reward(seper.soft_scores, (*SEPER, "kernel"), "answers"),
-    "delta_seper_hard": Reward(seper.hard_scores, (*SEPER, "clusters"), "answers"),
-    "answer_logprob": Reward(baselines.answer_logprob_scores, (), "answers"),
+    "reciprocal_rank": Reward(baselines.reciprocal_rank_scores, (), "relevant", needs_generator=False),
+    "delta_seper_soft": Reward(seper.soft_scores, (*SEPER, "kernel"), "answers", needs_entailment=True),
+    "delta_seper_hard": Reward(seper.hard_scores, (*SEPER, "clusters"), "answers", needs_entailment=True),
+    "answer_logprob": Reward(baselines.answer_logprob_scores, (), "answers", reads_retrieval_scores=True),
 }
 
 
@@ -66,9 +72,14 @@ def check_reward_name(flag: str, name: str, more: Sequence[str] = ()) -> None:
         )
 
 
-def needs_seper(rewards: Sequence[str]) -> bool:
-    """Whether a reward needs the entailment model of Delta-SePer."""
-    return any(name.startswith("delta_seper") for name in rewards)
+def needs_generator(rewards: Sequence[str]) -> bool:
+    """Whether one of the rewards calls the generator."""
+    return any(REWARDS[name].needs_generator for name in rewards)
+
+
+def needs_entailment(rewards: Sequence[str]) -> bool:
+    """Whether one of the rewards calls the entailment model."""
+    return any(REWARDS[name].needs_entailment for name in rewards)
 
 
 def component_rewards(rule: ScoringSettings) -> list[str]:

@@ -21,7 +21,7 @@ from scoring import grogu, udcg
 from scoring.entailment import load_entailment
 from scoring.generator import Generator
 from scoring.items import Item, parse_item
-from scoring.registry import needs_seper
+from scoring.registry import needs_entailment, needs_generator
 from scoring.scorer import Scorer
 
 
@@ -64,9 +64,11 @@ def score_items(
     parsed = [parse_item(item, f"item {number}", reward) for number, item in enumerate(items)]
     known = [item.abstentions(name) if reward == "udcg" else None for item in parsed]
     unknown = [item for item, probabilities in zip(parsed, known, strict=True) if probabilities is None]
-    if lm is None and any(needs_generator(item, reward, name) for item in parsed):
+    if lm is None and any(item_needs_generator(item, reward, name) for item in parsed):
         raise InputError(f"the reward `{reward}` needs a generator, `lm`, for these items; got None.")
-    entailment = load_entailment(rule.entailment, batch_tokens, lm.device) if needs_seper([reward]) and lm else None
+    entailment = (
+        load_entailment(rule.entailment, batch_tokens, lm.device) if needs_entailment([reward]) and lm else None
+    )
     generator = Generator(lm, max_new_tokens, batch_tokens) if lm else None
     computed = iter(
         Scorer(generator, rule, entailment, seed).scores([each.reward_input for each in unknown], [reward])
@@ -81,9 +83,9 @@ def score_items(
     return results
 
 
-def needs_generator(item: Item, reward: str, model: str) -> bool:
+def item_needs_generator(item: Item, reward: str, model: str) -> bool:
     """Whether the reward of an item needs the model. UDCG does not if the item has all abstention probabilities."""
-    return reward != "reciprocal_rank" and bool(item.passages) and not (reward == "udcg" and item.abstentions(model))
+    return needs_generator([reward]) and bool(item.passages) and not (reward == "udcg" and item.abstentions(model))
 
 
 def with_score(item: dict[str, Any], reward: str, name: str, score: Score) -> dict[str, Any]:
@@ -104,7 +106,7 @@ def with_score(item: dict[str, Any], reward: str, name: str, score: Score) -> di
     result[reward] = item.get(reward, {}) | {name: score.value}
     if reward in grogu.REWARDS:
         return with_model_info(result, name, token_record(score))
-    if needs_seper([reward]):
+    if needs_entailment([reward]):
         return with_model_info(result, name, {"answer": score.answer, "cut": score.cut})
     return result
 

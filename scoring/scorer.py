@@ -16,7 +16,7 @@ from core.settings import GeneratorSettings
 from scoring.batch import NO_DOCUMENTS, NOT_FINITE, QUESTION_TOO_LONG, Batch
 from scoring.entailment import load_entailment
 from scoring.generator import Generator
-from scoring.registry import REWARDS, check_labels, component_rewards, needs_seper
+from scoring.registry import REWARDS, check_labels, component_rewards, needs_entailment, needs_generator
 from scoring.seper import Entailment
 
 
@@ -25,7 +25,7 @@ class Scorer:
     """Computes rewards of document lists.
 
     Args:
-        generator: the generator; None if no reward needs one (`reciprocal_rank`).
+        generator: the generator; None if no reward calls it.
         rule: the `scoring` settings.
         entailment: the entailment classifier of Delta-SePer.
         seed: seed of the answers that Delta-SePer samples.
@@ -95,11 +95,11 @@ def build_scorer(
         InputError: `max_new_tokens` leaves no room for a prompt in the context, or a model cannot be loaded.
     """
     generator = entailment = None
-    if set(rewards) - {"reciprocal_rank"}:
+    if needs_generator(rewards):
         lm = lm or model.load()
         check_room(lm, options.max_new_tokens, "generator.max_new_tokens")
         generator = Generator.of(lm, options)
-    if needs_seper(rewards):
+    if needs_entailment(rewards):
         check_room(generator.lm, scoring.sample_tokens, "scoring.sample_tokens")
         entailment = load_entailment(scoring.entailment, options.batch_tokens)
     return Scorer(generator, scoring, entailment, seed)
@@ -118,7 +118,7 @@ def check_scoring(turns: Sequence[Turn], scoring: ScoringSettings, generator: st
     """
     check_labels(turns, scoring, "`data.train`")
     check_model("generator.model", model_folder(generator))
-    if needs_seper(component_rewards(scoring)) and scoring.entailment != "exact":
+    if needs_entailment(component_rewards(scoring)) and scoring.entailment != "exact":
         check_model("scoring.entailment", scoring.entailment, "; `exact` needs no model")
 
 

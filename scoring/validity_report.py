@@ -25,7 +25,7 @@ from scoring import grogu
 from scoring.answers import abstains, exact_match
 from scoring.flags import ValidityFlags
 from scoring.items import read_items
-from scoring.registry import REWARDS, needs_seper
+from scoring.registry import REWARDS, needs_entailment
 from scoring.scorer import Scorer, build_scorer
 from scoring.validity_cases import build_cases, cases_of_items, labelled_turns
 
@@ -60,7 +60,8 @@ def check_generator(flags: ValidityFlags, words: Sequence[str]) -> None:
         rule = replace(rule, entailment=flags.entailment)
     names = rewards_to_check(flags.rewards, cases)
     # `key_entropy` generates the answers if none of the checked rewards does.
-    scorer = build_scorer(model, rule, generator, [*names, "key_entropy"], flags.seed)
+    rewards = [*(name.partition("@")[0] for name in names), "key_entropy"]
+    scorer = build_scorer(model, rule, generator, rewards, flags.seed)
     report = {"model": model.name, "settings": asdict(rule)} | validity_results(cases, scorer, names)
     table = table_of(report)
     write_json(flags.output / "validity.json", report)
@@ -77,7 +78,7 @@ def rewards_to_check(requested: Sequence[str], cases: Sequence[ValidityCase]) ->
     """
     lists = [item for case in cases for item in case.lists.values()]
     without_answers = sum(not all(item.answers for item in case.lists.values()) for case in cases)
-    names = list(requested) or [name for name in REWARDS if not needs_seper([name])]
+    names = list(requested) or [name for name in REWARDS if not needs_entailment([name])]
     if not requested and all(item.reply for item in lists):
         names.insert(1, "key_entropy@logged")
     unusable = [name for name in names if without_answers and REWARDS[name.partition("@")[0]].needs == "answers"]
