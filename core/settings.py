@@ -5,7 +5,7 @@ Types declare ranges and choices; docstrings contain the help. This module does 
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -173,6 +173,12 @@ class GeneratorSettings(ModelSettings):
     def __post_init__(self) -> None:
         if self.adapter and not self.model:
             raise InputError("`generator.adapter` needs `generator.model`: the model that it belongs to.")
+
+    @property
+    def limits(self) -> dict[str, int | None]:
+        """The settings that only the generator has; stages record them, because they affect its answers."""
+        shared = {field.name for field in fields(ModelSettings)}
+        return {name: value for name, value in asdict(self).items() if name not in shared}
 
 
 @dataclass(kw_only=True)

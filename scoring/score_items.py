@@ -66,10 +66,10 @@ def score_items(
     unknown = [item for item, probabilities in zip(parsed, known, strict=True) if probabilities is None]
     if lm is None and any(item_needs_generator(item, reward, name) for item in parsed):
         raise InputError(f"the reward `{reward}` needs a generator, `lm`, for these items; got None.")
-    entailment = (
-        load_entailment(rule.entailment, batch_tokens, lm.device) if needs_entailment([reward]) and lm else None
-    )
     generator = Generator(lm, max_new_tokens, batch_tokens) if lm else None
+    entailment = None
+    if lm and needs_entailment([reward]):
+        entailment = load_entailment(rule.entailment, batch_tokens, lm.device)
     computed = iter(
         Scorer(generator, rule, entailment, seed).scores([each.reward_input for each in unknown], [reward])
     )

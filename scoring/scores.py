@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from core.model_spec import ModelSpec
@@ -48,9 +48,7 @@ def make_scores(
     """
     rewards = component_rewards(scoring)
     check_labels(list(turns), scoring, "`data.train`")
-    settings = relevant_settings(scoring) | asdict(generator)
-    for other in ("batch_tokens", "model", "adapter", "quantization", "device_map"):
-        del settings[other]
+    settings = relevant_settings(scoring) | generator.limits | {"dtype": generator.dtype}
     inputs = {"rankings": rankings.identity, "turns": turns.fingerprint, "model": model.fingerprint}
     if needs_entailment(rewards):
         inputs["entailment"] = ModelSpec(scoring.entailment).fingerprint

@@ -176,8 +176,7 @@ def evaluation_stage(run: Run, systems: Sequence[str], trained: Mapping[str, Sta
     if settings.evaluation.answers:
         decided["scoring"] = {"alpha": rule.alpha, "fallback": rule.fallback, "fallback_by": rule.fallback_by}
         decided["scoring"] |= relevant_settings(rule)
-        limits = ("max_new_tokens", "document_tokens", "history_tokens")
-        decided["generator"] = {name: getattr(settings.generator, name) for name in limits}
+        decided["generator"] = settings.generator.limits
         inputs["generator"] = run.generator.fingerprint
         if needs_entailment(component_rewards(rule)):
             inputs["entailment"] = ModelSpec(rule.entailment).fingerprint
