@@ -67,10 +67,6 @@ class LanguageModel:
         return getattr(config, "max_position_embeddings", None) or 1 << 20
 
     @property
-    def on_gpu(self) -> bool:
-        return self.device.type == "cuda"
-
-    @property
     def sliding_window(self) -> int | None:
         """The shortest attention window of a layer, in tokens; None if every layer sees all tokens."""
         layers = DynamicCache(config=self.model.config).layers
