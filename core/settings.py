@@ -175,6 +175,11 @@ class GeneratorSettings(ModelSettings):
             raise InputError("`generator.adapter` needs `generator.model`: the model that it belongs to.")
 
     @property
+    def model_key(self) -> str:
+        """The setting that names the generator's model."""
+        return "generator.model" if self.model else "rewriter.model"
+
+    @property
     def limits(self) -> dict[str, int | None]:
         """The settings that only the generator has; stages record them, because they affect its answers."""
         shared = {field.name for field in fields(ModelSettings)}
@@ -219,7 +224,7 @@ class EvaluationSettings(Validated):
         systems: rows of the result table.
         answers: let the generator answer from each system's documents, and report its answers (EM, F1, contains,
             key_entropy) and the run's reward of the documents.
-        resamples: bootstrap and randomisation resamples per comparison.
+        resamples: bootstrap and randomization resamples per comparison.
     """
 
     systems: list[System] = field(default_factory=lambda: ["original", "history", "base", "sft", "dpo", "reference"])

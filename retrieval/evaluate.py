@@ -64,7 +64,7 @@ def evaluate(
         qrels: query -> document -> grade.
         measures: names of measures, see `retrieval.metrics.per_query`.
         by_conversation: resample queries together if their ids are equal up to the last `_`.
-        resamples: number of bootstrap and randomisation resamples.
+        resamples: number of bootstrap and randomization resamples.
 
     Returns:
         The results as a JSON-serializable dict, and the table as text.
@@ -104,7 +104,7 @@ class EvaluateFlags(Validated):
         qrels: TREC qrels: query 0 document grade.
         measures: measures by name, such as P@5, nDCG(dcg='exp-log2')@3, MAP(retrieved) and all others of ir_measures.
         by_conversation: resample queries together if their ids are equal up to the last `_`.
-        resamples: bootstrap and randomisation resamples.
+        resamples: bootstrap and randomization resamples.
         json: also write the results to this file.
     """
 

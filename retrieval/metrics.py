@@ -97,7 +97,7 @@ def per_query(qrels: Qrels, run: Run, names: Sequence[str] = DEFAULT) -> dict[st
 
 @dataclass(frozen=True)
 class Comparison:
-    """a - b: mean difference, 95% interval (paired bootstrap) and two-sided p-value (paired randomisation)."""
+    """a - b: mean difference, 95% interval (paired bootstrap) and two-sided p-value (paired randomization)."""
 
     difference: float
     low: float

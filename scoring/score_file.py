@@ -16,10 +16,10 @@ from core.language_model import LanguageModel, check_room, load_language_model
 from core.progress import Progress, log
 from core.scoring_settings import RewardSettings
 from core.stage_runner import batched
-from scoring.flags import UtilityFlags
 from scoring.items import parse_item, read_items
 from scoring.registry import needs_entailment
 from scoring.score_items import item_needs_generator, score_items
+from scoring.utility import UtilityFlags
 
 GENERATOR_FLAGS = ("model", "adapter", "dtype", "max_new_tokens", "seed")  # flags that affect the results
 BATCH_SIZE = 16  # items scored and saved together

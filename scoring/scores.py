@@ -78,7 +78,7 @@ def score_records(
 
     Candidates with the same documents and the same question to the generator share a score.
     """
-    scoring = scorer.rule
+    scoring = scorer.scoring
     keys = [[list_key(candidate, scoring.question, rewards) for candidate in record.candidates] for record in records]
     inputs = [
         {

@@ -57,9 +57,9 @@ class Lengths(NamedTuple):
     reply: float | None
 
 
-def untrained_model(spec: ModelSpec) -> LanguageModel:
-    """Build a model without weights, with its tokenizer."""
-    return LanguageModel(spec.name, meta_model(spec.name), load_tokenizer(spec.name))
+def untrained_model(spec: ModelSpec, key: str) -> LanguageModel:
+    """Build a model without weights, with its tokenizer; `key` is the setting that names it, for messages."""
+    return LanguageModel(spec.name, meta_model(spec.name, key), load_tokenizer(spec.name))
 
 
 def mean_tokens(lm: LanguageModel, texts: Sequence[str]) -> float:
@@ -79,9 +79,10 @@ class Costs:
     passages: Sequence[str]
 
     def __post_init__(self) -> None:
-        self.rewriter, self.generator = untrained_model(self.run.base), untrained_model(self.run.generator)
+        self.rewriter = untrained_model(self.run.base, "rewriter.model")
+        self.generator = untrained_model(self.run.generator, self.run.settings.generator.model_key)
         self.size, self.generator_size = self.rewriter.model.num_parameters(), self.generator.model.num_parameters()
-        policy = add_lora(meta_model(self.rewriter.name), self.rewriter.name, self.run.settings.lora)
+        policy = add_lora(meta_model(self.rewriter.name, "rewriter.model"), self.rewriter.name, self.run.settings.lora)
         self.adapter_size, _ = policy.get_nb_trainable_parameters()
 
     @cached_property

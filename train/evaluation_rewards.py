@@ -50,7 +50,7 @@ class ResultScorer:
 
         Equal document lists are computed once. A result without documents gets an empty answer and no reward.
         """
-        rule = self.scorer.rule
+        rule = self.scorer.scoring
         reward_pass, answer_pass = (rule.answer, rule.question), ("generated", "conversation")
         rewards = {reward_pass: component_rewards(rule)}
         # A GROGU reward of generated answers gives the answers in the same pass.
@@ -84,7 +84,7 @@ class ResultScorer:
             for column in results.values()
             for turn, result in zip(turns, column, strict=True)
         ]
-        scorer = replace(self.scorer, rule=replace(self.scorer.rule, answer=answer))
+        scorer = replace(self.scorer, scoring=replace(self.scorer.scoring, answer=answer))
         with self.shared.using(None) if self.shared else nullcontext():
             scores = iter(scorer.scores(items, rewards))
         return {name: [next(scores) for _ in turns] for name in results}

@@ -126,7 +126,7 @@ def check_inputs(run: Run, stages: Sequence[str]) -> None:
     if kinds - {"candidates"}:
         _ = run.collections  # raises on a bad passage
     if kinds & {"scores"}:
-        check_scoring(list(run.train_turns), settings.scoring, run.generator.name)
+        check_scoring(list(run.train_turns), settings.scoring, run.generator.name, settings.generator.model_key)
     for options in (settings.rewriter, settings.generator):
         if options.model and options.adapter:
             check_adapter(options.model, options.adapter)

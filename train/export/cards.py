@@ -30,10 +30,10 @@ def model_card(data: RunData, options: RewriterSettings, adapter: bool) -> Model
         adapter: True for an adapter, False for a merged model.
     """
     base = options.model if options.model and is_hub_name(options.model) else None  # None for a local folder or file
-    licence = licence_of(base) if base else None
+    license = license_of(base) if base else None
     results = data.systems.get(data.final, {})
     metadata = ModelCardData(
-        base_model=base, license=licence, library_name="peft" if adapter else "transformers",
+        base_model=base, license=license, library_name="peft" if adapter else "transformers",
         pipeline_tag="text-generation", tags=["query-rewriting", "conversational-search", "dpo", "trl"],
         model_name="Query rewriter",
         eval_results=[
@@ -48,12 +48,12 @@ def model_card(data: RunData, options: RewriterSettings, adapter: bool) -> Model
     return ModelCard.from_template(
         metadata, template_path=FOLDER / "model_card.md", adapter=adapter, verdict=" ".join(verdict(data)),
         history=json.dumps(SAMPLE[0]), question=SAMPLE[1], options=options, messages=messages, base=base, data=data,
-        licence=licence, settings=data.run.settings, training=TRAINING, results=results_of(data),
+        license=license, settings=data.run.settings, training=TRAINING, results=results_of(data),
     )  # fmt: skip
 
 
-def licence_of(base: str) -> str | None:
-    """The licence in the base model's card; None if the card has none or cannot be read."""
+def license_of(base: str) -> str | None:
+    """The license in the base model's card; None if the card has none or cannot be read."""
     try:
         return ModelCard.load(base).data.license
     except (OSError, EntryNotFoundError, ValueError):

@@ -1,4 +1,4 @@
-"""The plots of a report, as inline SVG in the text colour of the page."""
+"""The plots of a report, as inline SVG in the text color of the page."""
 
 import html
 import io
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from train.report.run_data import Rewards, Round, RunData
 
-INK = "#010203"  # placeholder for the page's text colour
+INK = "#010203"  # placeholder for the page's text color
 COLORS = ("#3f7fc1", "#d07a26", "#3c9a63", "#8f6cc0", "#c0517a", "#7a828c", "#9a8a2e")
 STYLE = {
     "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "text.color": INK, "axes.edgecolor": INK,
