@@ -56,28 +56,28 @@ def batches_by_tokens(lengths: Sequence[int], budget: int) -> list[list[int]]:
     return batches
 
 
-def batch_groups(groups: Sequence[PrefixGroup], lengths: Sequence[int], budget: int) -> list[list[PrefixGroup]]:
-    """Batch sequences whose lengths after their prefixes are similar, which keeps padding small.
+def batch_groups(groups: Sequence[PrefixGroup], costs: Sequence[int], budget: int) -> list[list[PrefixGroup]]:
+    """Batch sequences of similar costs after their prefixes, which keeps padding small.
 
-    A group is split if its members differ much in length or exceed the budget. Each part still shares the prefix.
+    A group is split if its members differ much in cost or exceed the budget. Each part still shares the prefix.
     """
     parts: list[PrefixGroup] = []
     for group in groups:
-        members = sorted(group.members, key=lambda i: (-lengths[i], i))
+        members = sorted(group.members, key=lambda i: (-costs[i], i))
         while members:
-            longest = lengths[members[0]]
-            shortest = group.prefix_length + MIN_LENGTH_RATIO * (longest - group.prefix_length)
-            similar, most = sum(lengths[i] >= shortest for i in members), max(1, budget // longest)
+            highest = costs[members[0]]
+            lowest = group.prefix_length + MIN_LENGTH_RATIO * (highest - group.prefix_length)
+            similar, most = sum(costs[i] >= lowest for i in members), max(1, budget // highest)
             for start in range(0, similar, most):
                 parts.append(PrefixGroup(group.prefix_length, tuple(members[start : min(start + most, similar)])))
             members = members[similar:]
     batches: list[list[PrefixGroup]] = []
-    size = widest = 0
-    for part in sorted(parts, key=lambda part: (part.prefix_length - lengths[part.members[0]], part.members)):
-        widest = max(widest, lengths[part.members[0]])
-        if not batches or (size + len(part.members)) * widest > budget:
+    size = highest = 0
+    for part in sorted(parts, key=lambda part: (part.prefix_length - costs[part.members[0]], part.members)):
+        highest = max(highest, costs[part.members[0]])
+        if not batches or (size + len(part.members)) * highest > budget:
             batches.append([])
-            size, widest = 0, lengths[part.members[0]]
+            size, highest = 0, costs[part.members[0]]
         batches[-1].append(part)
         size += len(part.members)
     return batches
@@ -86,7 +86,7 @@ def batch_groups(groups: Sequence[PrefixGroup], lengths: Sequence[int], budget: 
 def run_batched(
     sequences: Sequence[list[int]],
     limits: Sequence[int],
-    lengths: Sequence[int],
+    costs: Sequence[int],
     budget: int,
     process: Callable[[list[PrefixGroup]], None],
 ) -> int:
@@ -95,8 +95,8 @@ def run_batched(
     Args:
         sequences: token ids of each sequence, of any length.
         limits: maximum length of the shared prefix of each sequence.
-        lengths: length of each sequence in tokens, including its output.
-        budget: maximum tokens of a batch, sequences times the longest; a longer sequence is a batch alone.
+        costs: tokens of the budget that each sequence uses; at least its length.
+        budget: maximum tokens of a batch, sequences times the highest cost; one that costs more is a batch alone.
         process: function that processes one batch.
 
     Returns:
@@ -105,7 +105,7 @@ def run_batched(
     Raises:
         InputError: a single sequence does not fit in memory.
     """
-    batches = batch_groups(group_by_prefix(sequences, limits), lengths, budget)
+    batches = batch_groups(group_by_prefix(sequences, limits), costs, budget)
     while batches:
         batch = batches.pop(0)
         size = sum(len(group.members) for group in batch)
@@ -117,17 +117,17 @@ def run_batched(
                 raise
             if size == 1:
                 raise InputError(
-                    f"a single prompt of {lengths[batch[0].members[0]]} tokens does not fit in memory "
+                    f"a single prompt of {len(sequences[batch[0].members[0]])} tokens does not fit in memory "
                     f"({first_line(error)}). Use fewer or shorter documents (`retrieval.k`, "
                     "`generator.document_tokens`), a smaller model or 16 bits (`dtype: bfloat16`)."
                 ) from error
         torch.cuda.empty_cache()  # outside the handler, in which the error still references the failed batch's tensors
-        budget = size * max(lengths[group.members[0]] for group in batch) // 2
+        budget = size * max(costs[group.members[0]] for group in batch) // 2
         log.warning(
             "a batch of %d prompts does not fit in memory; from now on, batches are limited to %d tokens instead of "
             "`batch_tokens`", size, budget,
         )  # fmt: skip
-        batches = batch_groups([group for each in (batch, *batches) for group in each], lengths, budget)
+        batches = batch_groups([group for groups in (batch, *batches) for group in groups], costs, budget)
     return budget
 
 

@@ -1,11 +1,12 @@
 """Generation, and scoring of given completions, with the log-probability and the entropy of every token.
 
 Transformers' `generate` can return logits, but then keeps those of all steps, and it processes a prompt once per
-sample. Here, both values are computed from the raw logits at each step. Prompts with a common prefix share one forward
-pass over it, and the samples of a prompt share its keys and values. A sample depends only on its seed and prompt, not
-on the rest of the batch.
+sample. Here, log-probability and entropy are computed from the raw logits at each step. Prompts with a common prefix
+share one forward pass over it, and the samples of a prompt share its keys and values. A sample depends only on its
+seed and prompt, not on the rest of the batch.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -18,9 +19,12 @@ from transformers.cache_utils import Cache
 from core.batching import PrefixGroup, run_batched
 from core.kv_cache import new_cache
 from core.language_model import LanguageModel
+from core.sampling import TokenSampler, greedy
 
-ROWS_IN_FLOAT32 = (1 << 22, 1 << 27)  # elements of logits converted to float32 at once, on a CPU and on a GPU
-LOGITS_PER_PASS = (1 << 26, 1 << 28)  # elements of logits of one pass, on a CPU and on a GPU
+# By type of device; the default is for a CPU.
+FLOAT32_ELEMENTS = defaultdict(lambda: 1 << 22, cuda=1 << 27)  # elements of logits converted to float32 at once
+LOGIT_ELEMENTS_PER_PASS = defaultdict(lambda: 1 << 26, cuda=1 << 28)  # elements of the logits of one forward pass
+COMPACT_BELOW = 0.75  # finished prompts are removed from a batch when at most this share of its prompts is left
 
 
 @dataclass
@@ -29,6 +33,7 @@ class Completion:
 
     `logprobs` and `entropies` [tokens] describe the model's distribution before temperature and top-p, in nats.
     `ended` is True if the model generated an end-of-turn token; `end_logprob` is the log-probability of that token.
+    `score_completions` sets neither.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -47,34 +52,25 @@ class Completion:
             self.entropies.append(entropy)
 
 
-TokenSampler = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Chooses next tokens: (log-probabilities [rows, vocabulary], steps [rows], row numbers [rows]) -> token ids [rows].
-The choice for a row is independent of the rest of the batch."""
-
-
-def greedy(logprobs: Tensor, steps: Tensor, numbers: Tensor) -> Tensor:
-    return logprobs.argmax(-1)
-
-
 def entropy(logprobs: Tensor) -> Tensor:
-    """Entropy `H = -sum p log p` [rows], in nats, of log-probabilities [rows, vocabulary]; tokens with probability
-    zero add 0 (arXiv 2601.23129, section 3)."""
+    """Entropy `H = -sum p log p` (arXiv 2601.23129, section 3) [rows], in nats, of log-probabilities
+    [rows, vocabulary]. Tokens with probability zero add 0."""
     return torch.special.entr(logprobs.exp()).sum(-1)
 
 
-def token_logprobs_and_entropies(
-    logits: Tensor, choose: Callable[[Tensor, slice], Tensor]
+def choose_tokens(
+    logits: Tensor, pick: Callable[[Tensor, slice], Tensor]
 ) -> tuple[list[int], list[float], list[float]]:
     """Choose a token for each row of raw logits [rows, vocabulary]; return ids, their log-probabilities and entropies.
 
-    `choose` maps the float32 log-probabilities of a few rows, and the slice of these rows, to token ids.
+    `pick` maps the float32 log-probabilities of a few rows, and the slice of these rows, to token ids.
     """
-    size = max(1, ROWS_IN_FLOAT32[logits.is_cuda] // logits.shape[-1])
+    rows_per_part = max(1, FLOAT32_ELEMENTS[logits.device.type] // logits.shape[-1])
     parts = []
-    for start in range(0, len(logits), size):
-        rows = slice(start, start + size)
+    for start in range(0, len(logits), rows_per_part):
+        rows = slice(start, start + rows_per_part)
         logprobs = logits[rows].float().log_softmax(-1)
-        tokens = choose(logprobs, rows)
+        tokens = pick(logprobs, rows)
         parts.append((tokens, logprobs.gather(-1, tokens[:, None])[:, 0], entropy(logprobs)))
     return tuple(torch.cat(column).tolist() for column in zip(*parts, strict=True))
 
@@ -90,7 +86,7 @@ def generate(
 ) -> list[list[Completion]]:
     """Generate completions for each prompt.
 
-    The samples of a prompt are branches of one row: they share its keys and values, and a 4D attention mask hides
+    The samples of a prompt share one row of the cache and the keys and values of the prompt; a 4D attention mask hides
     them from each other. If the model does not support such masks, the prompt is repeated, and its prefill is shared.
 
     Args:
@@ -98,7 +94,7 @@ def generate(
         prompts: token ids of each prompt, of any length; with `max_new_tokens` they must fit the model's context.
         max_new_tokens: maximum length of a completion.
         batch_tokens: maximum tokens of a batch, including completions.
-        choose: chooses the next tokens; row numbers are `prompt * samples + sample`.
+        choose: chooses the next tokens; sample numbers are `prompt * samples + sample`.
         samples: completions per prompt.
 
     Returns:
@@ -109,15 +105,15 @@ def generate(
     """
     if samples > 1 and not lm.takes_4d_masks:
         repeated = [prompt for prompt in prompts for _ in range(samples)]
-        rows = [completion for (completion,) in generate(lm, repeated, max_new_tokens, batch_tokens, choose)]
-        return [rows[i * samples : (i + 1) * samples] for i in range(len(prompts))]
+        outputs = [completion for (completion,) in generate(lm, repeated, max_new_tokens, batch_tokens, choose)]
+        return [outputs[i * samples : (i + 1) * samples] for i in range(len(prompts))]
     completions: dict[int, list[Completion]] = {}
 
     def process(batch: list[PrefixGroup]) -> None:
         completions.update(_decode(lm, batch, prompts, max_new_tokens, choose, samples))
 
     lengths = [len(prompt) + samples * max_new_tokens for prompt in prompts]
-    _run_batched(lm, prompts, _prefix_limits(lm, prompts, lengths), lengths, batch_tokens, process)
+    _run_within_limit(lm, prompts, _prefix_limits(lm, prompts, lengths), lengths, batch_tokens, process)
     return [completions[i] for i in range(len(prompts))]
 
 
@@ -139,7 +135,7 @@ def score_completions(
     Raises:
         InputError: a single prompt does not fit in memory.
     """
-    scored = [Completion(ids) for ids in completions]
+    scored = [Completion(list(ids)) for ids in completions]
     sequences = [prompt + ids[:-1] for prompt, ids in zip(prompts, completions, strict=True)]
 
     def process(batch: list[PrefixGroup]) -> None:
@@ -149,39 +145,39 @@ def score_completions(
         rows = [row for row, i in enumerate(members) for _ in completions[i]]
         columns = [column for i in members for column in range(longest - len(completions[i]), longest)]
         tokens = torch.tensor([token for i in members for token in completions[i]], device=lm.device)
-        _, logprobs, entropies = token_logprobs_and_entropies(logits[rows, columns], lambda _, part: tokens[part])
+        _, logprobs, entropies = choose_tokens(logits[rows, columns], lambda _, part: tokens[part])
         values = iter(zip(logprobs, entropies, strict=True))
         for i in members:
             scored[i].logprobs, scored[i].entropies = map(list, zip(*islice(values, len(completions[i])), strict=True))
 
-    # Longer completions count as more tokens, so that a batch has at most `LOGITS_PER_PASS` elements of logits.
-    logits_per_token = lm.model.config.get_text_config().vocab_size * batch_tokens / LOGITS_PER_PASS[lm.on_gpu]
-    lengths = [
-        max(len(sequence), int(len(ids) * logits_per_token))
-        for sequence, ids in zip(sequences, completions, strict=True)
-    ]
+    # Long completions cost more than their tokens, so that a batch has at most `LOGIT_ELEMENTS_PER_PASS` logits.
+    vocabulary = lm.model.config.get_text_config().vocab_size
+    token_cost = vocabulary * batch_tokens / LOGIT_ELEMENTS_PER_PASS[lm.device.type]
+    costs = [max(len(s), int(len(ids) * token_cost)) for s, ids in zip(sequences, completions, strict=True)]
     limits = _prefix_limits(lm, prompts, [len(sequence) for sequence in sequences])
-    _run_batched(lm, sequences, limits, lengths, batch_tokens, process)
+    _run_within_limit(lm, sequences, limits, costs, batch_tokens, process)
     return scored
 
 
-def _run_batched(
+def _run_within_limit(
     lm: LanguageModel,
     sequences: Sequence[list[int]],
     limits: Sequence[int],
-    lengths: Sequence[int],
+    costs: Sequence[int],
     batch_tokens: int,
     process: Callable[[list[PrefixGroup]], None],
 ) -> None:
-    """Call `run_batched`, starting from the budget that fit in memory in earlier calls."""
+    """Call `run_batched` with at most `lm.batch_limit` tokens. If a batch does not fit in memory, `lm.batch_limit`
+    remembers the budget that did."""
     budget = min(batch_tokens, lm.batch_limit or batch_tokens)
-    fitting = run_batched(sequences, limits, lengths, budget, process)
+    fitting = run_batched(sequences, limits, costs, budget, process)
     if fitting < budget:
         lm.batch_limit = fitting
 
 
 def _prefix_limits(lm: LanguageModel, prompts: Sequence[list[int]], lengths: Sequence[int]) -> list[int]:
-    """Maximum length of the shared prefix of each prompt; 0 if padding could fill a sliding window."""
+    """Maximum length of the shared prefix of each prompt; 0 if padding could fill a sliding window: padded prefixes
+    and padded suffixes are each at most as long as the longest sequence."""
     if lm.sliding_window is not None and lm.sliding_window < 2 * max(lengths, default=0):
         return [0] * len(prompts)
     return [len(prompt) - 1 for prompt in prompts]
@@ -189,20 +185,27 @@ def _prefix_limits(lm: LanguageModel, prompts: Sequence[list[int]], lengths: Seq
 
 def _padded(rows: Sequence[list[int]], value: int = 0, side: str = "right") -> Tensor:
     """Integers padded to a tensor [rows, longest row]."""
-    return pad_sequence([torch.tensor(row, dtype=torch.long) for row in rows], True, value, side)
+    tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=value, padding_side=side)
 
 
 def _prefill(
-    lm: LanguageModel, batch: list[PrefixGroup], sequences: Sequence[list[int]], last_columns: int
+    lm: LanguageModel, batch: list[PrefixGroup], sequences: Sequence[list[int]], output_columns: int
 ) -> tuple[Cache, Tensor, Tensor]:
     """Run the model on sequences: once on the prefix of each group, then on the suffix of each member.
 
     Prefixes are padded on the right, where no token sees the padding; suffixes are padded on the left, so that all
     sequences end in the last column.
 
+    Args:
+        lm: the model.
+        batch: groups of sequences with a common prefix.
+        sequences: token ids; `batch` contains positions in this list.
+        output_columns: number of last columns whose logits are returned.
+
     Returns:
         The cache; the mask of the slots that each sequence sees, [sequences, slots]; the logits of the last columns,
-        [sequences, last_columns, vocabulary].
+        [sequences, output_columns, vocabulary].
     """
     cache, pad = new_cache(lm.model), lm.tokenizer.pad_token_id
     prefixes = _padded([sequences[group.members[0]][: group.prefix_length] for group in batch], pad)
@@ -222,7 +225,7 @@ def _prefill(
         position_ids=positions.to(lm.device),
         past_key_values=cache,
         use_cache=True,
-        logits_to_keep=last_columns,
+        logits_to_keep=output_columns,
     )
     return cache, visible, output.logits
 
@@ -244,16 +247,16 @@ def _decode(
     running = [list(range(samples)) for _ in members]  # samples of each row that have not ended
     stop_ids = set(lm.stop_ids)
     for step in range(max_new_tokens):
-        states = [(i, sample) for i, row in zip(members, running, strict=True) for sample in row]
-        numbers = torch.tensor([i * samples + sample for i, sample in states], device=lm.device)
-        steps = torch.full_like(numbers, step)
+        active = [(i, sample) for i, row in zip(members, running, strict=True) for sample in row]
+        sample_numbers = torch.tensor([i * samples + sample for i, sample in active], device=lm.device)
         rows = [r for r, row in enumerate(running) for _ in row]
+        # In step 0, the samples of a prompt share the single column of the prefill.
         columns = [column if step else 0 for row in running for column in range(len(row))]
-        results = token_logprobs_and_entropies(
+        results = choose_tokens(
             logits[rows, columns],
-            lambda logprobs, part, steps=steps, numbers=numbers: choose(logprobs, steps[part], numbers[part]),
+            lambda logprobs, part, step=step, numbers=sample_numbers: choose(logprobs, step, numbers[part]),
         )
-        for (i, sample), result in zip(states, zip(*results, strict=True), strict=True):
+        for (i, sample), result in zip(active, zip(*results, strict=True), strict=True):
             completions[i][sample].append(*result, stop_ids)
         running = [
             [sample for sample in row if not completions[i][sample].ended]
@@ -262,8 +265,8 @@ def _decode(
         if step + 1 == max_new_tokens or not any(running):
             break
         kept = [r for r, row in enumerate(running) if row]
-        if len(kept) <= 0.75 * len(running):
-            index = torch.tensor(kept)  # on the CPU, as above
+        if len(kept) <= COMPACT_BELOW * len(running):
+            index = torch.tensor(kept)  # on the CPU, as in `_prefill`
             cache.batch_select_indices(index)
             visible, lengths = visible[index], lengths[index]
             members, running = [members[r] for r in kept], [running[r] for r in kept]
@@ -271,17 +274,21 @@ def _decode(
         ids, sample_of = _padded(last).to(lm.device), _padded(running, -1).to(lm.device)  # [rows, columns]
         own = sample_of[:, None] == torch.arange(samples, device=lm.device)[:, None]
         visible = torch.cat([visible, own], -1)
-        if samples == 1:
-            mask = visible[:, 0].long()
-        else:
-            seen = visible.gather(1, sample_of.clamp(min=0)[..., None].expand(-1, -1, visible.shape[-1]))
-            mask = torch.zeros(seen.shape, dtype=lm.model.dtype, device=lm.device)
-            mask = mask.masked_fill(~seen, torch.finfo(mask.dtype).min)[:, None]
         logits = lm.model(
             input_ids=ids,
-            attention_mask=mask,
+            attention_mask=_attention_mask(visible, sample_of, lm.model.dtype),
             position_ids=(lengths + step).expand(-1, ids.shape[1]),
             past_key_values=cache,
             use_cache=True,
         ).logits
     return completions
+
+
+def _attention_mask(visible: Tensor, sample_of: Tensor, dtype: torch.dtype) -> Tensor:
+    """The mask of a decoding step, [rows, slots] with one sample per prompt, else [rows, 1, columns, slots], from the
+    slots that each sample sees [rows, samples, slots] and the sample of each token [rows, columns] (-1: padding)."""
+    if visible.shape[1] == 1:
+        return visible[:, 0].long()
+    seen = visible.gather(1, sample_of.clamp(min=0)[..., None].expand(-1, -1, visible.shape[-1]))
+    mask = torch.zeros(seen.shape, dtype=dtype, device=visible.device)
+    return mask.masked_fill(~seen, torch.finfo(dtype).min)[:, None]

@@ -13,10 +13,12 @@ from jinja2 import TemplateError
 from peft import PeftModel, prepare_model_for_kbit_training
 from safetensors import SafetensorError
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
     DynamicCache,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -67,10 +69,6 @@ class LanguageModel:
         return getattr(config, "max_position_embeddings", None) or 1 << 20
 
     @property
-    def on_gpu(self) -> bool:
-        return self.device.type == "cuda"
-
-    @property
     def sliding_window(self) -> int | None:
         """The shortest attention window of a layer, in tokens; None if every layer sees all tokens."""
         layers = DynamicCache(config=self.model.config).layers
@@ -110,6 +108,19 @@ class LanguageModel:
         base = adapter is None and isinstance(self.model, PeftModel)
         with self.model.disable_adapter() if base else nullcontext():
             yield self
+
+
+def read_config(key: str, name: str, hint: str = "") -> PreTrainedConfig:
+    """Read the configuration of a model: a folder, a Hub id or a `.gguf` file.
+
+    Raises:
+        InputError: it cannot be read; names the setting `key`, the model and the cause, followed by `hint`.
+    """
+    folder = model_folder(name)
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"`{key}`: {name} cannot be read: {first_line(error)}{hint}") from error
 
 
 def stop_ids_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -278,11 +278,3 @@ class RewardInput:
     answers: tuple[str, ...] = ()
     scores: tuple[float, ...] = ()
     reply: str = ""
-
-
-@dataclass(frozen=True)
-class ValidityCase:
-    """A question with the document lists to compare, by name."""
-
-    id: str
-    lists: dict[str, RewardInput]

@@ -25,7 +25,7 @@ class RetrievalSettings(Validated):
         k: documents given to the generator.
         depth: documents per ranking in the evaluation.
         k1: BM25 term-frequency saturation.
-        b: BM25 length normalisation.
+        b: BM25 length normalization.
         bm25_variant: `lucene` (BM25 with Lucene's idf), `okapi` (rank-bm25's Okapi; frequent terms can score below
             zero; not for bm25s), `plus` (BM25+) or `l` (BM25L).
         hybrid: for `hybrid`: the two engines.

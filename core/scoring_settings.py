@@ -31,14 +31,14 @@ class RewardSettings(Validated):
         abstention: UDCG: probability of the first token of "NO-RESPONSE" (`first_token`) or of all of it (`sequence`).
         relevant_weight: UDCG: weight of a relevant document.
         irrelevant_weight: UDCG: weight of an irrelevant document.
-        normalise: UDCG: divide by the number of `all` documents, or add the means of the two classes (`per_class`).
+        normalize: UDCG: divide by the number of `all` documents, or add the means of the two classes (`per_class`).
         samples: Delta-SePer: number of answers sampled with the documents, and without them.
         sample_tokens: Delta-SePer: maximum tokens of a sampled answer.
         kernel: Delta-SePer, soft: `bidirectional_max` or `response_entails`.
         aggregate: Delta-SePer: `max` or `mean` over several reference answers.
         clusters: Delta-SePer, hard: two answers share a cluster if each entails the other (`strict`), or if neither
             contradicts the other and not both are neutral (`loose`).
-        entailment: Delta-SePer: folder or Hub id of an entailment model, or `exact` (normalised exact match).
+        entailment: Delta-SePer: folder or Hub id of an entailment model, or `exact` (normalized exact match).
     """
 
     reward: Reward = "key_entropy"
@@ -51,7 +51,7 @@ class RewardSettings(Validated):
     abstention: Literal["first_token", "sequence"] = "first_token"
     relevant_weight: float = 1.0
     irrelevant_weight: float = -0.333
-    normalise: Literal["all", "per_class"] = "all"
+    normalize: Literal["all", "per_class"] = "all"
     samples: Positive = 10
     sample_tokens: Positive = 128
     kernel: Literal["bidirectional_max", "response_entails"] = "bidirectional_max"
@@ -67,7 +67,7 @@ class ScoringSettings(RewardSettings):
     Args:
         reward: `key_entropy`, `entropy`, `key_ppl`, `ppl` (GROGU, no labels); `udcg`, `reciprocal_rank` (need
             `relevant`); `delta_seper_soft`, `delta_seper_hard`, `answer_logprob` (need `answers`); or `weighted`.
-        weights: for `weighted`: reward -> weight; each reward is standardised over a turn's document lists first.
+        weights: for `weighted`: reward -> weight; each reward is standardized over a turn's document lists first.
         question: input of the generator: the `conversation` with its question (the same for every candidate), or the
             candidate alone (`rewrite`).
     """

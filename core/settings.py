@@ -5,7 +5,7 @@ Types declare ranges and choices; docstrings contain the help. This module does 
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -180,6 +180,17 @@ class GeneratorSettings(ModelSettings):
         if self.adapter and not self.model:
             raise InputError("`generator.adapter` needs `generator.model`: the model that it belongs to.")
 
+    @property
+    def model_key(self) -> str:
+        """The setting that names the generator's model."""
+        return "generator.model" if self.model else "rewriter.model"
+
+    @property
+    def limits(self) -> dict[str, int | None]:
+        """The settings that only the generator has; stages record them, because they affect its answers."""
+        shared = {field.name for field in fields(ModelSettings)}
+        return {name: value for name, value in asdict(self).items() if name not in shared}
+
 
 @dataclass(kw_only=True)
 class PairSettings(Validated):
@@ -219,7 +230,7 @@ class EvaluationSettings(Validated):
         systems: rows of the result table.
         answers: let the generator answer from each system's documents, and report its answers (EM, F1, contains,
             key_entropy) and the run's reward of the documents.
-        resamples: bootstrap and randomisation resamples per comparison.
+        resamples: bootstrap and randomization resamples per comparison.
     """
 
     systems: list[System] = field(default_factory=lambda: ["original", "history", "base", "sft", "dpo", "reference"])

@@ -36,7 +36,7 @@ def write_run(path: Path, rankings: dict[str, list[Hit]], tag: str) -> None:
 
 
 def write_qrels(path: Path, qrels: Qrels) -> None:
-    """Write relevance judgements, `query 0 document grade` per line."""
+    """Write relevance judgments, `query 0 document grade` per line."""
     lines = (
         f"{escape_id(query)} 0 {escape_id(doc)} {grade}\n"
         for query, docs in qrels.items()
@@ -96,7 +96,7 @@ def read_run(path: Path) -> Run:
 
 
 def read_qrels(path: Path) -> Qrels:
-    """Read relevance judgements of TREC (`query 0 document grade`) or BEIR (`query-id corpus-id score`, with header).
+    """Read relevance judgments of TREC (`query 0 document grade`) or BEIR (`query-id corpus-id score`, with header).
 
     Raises:
         InputError: a line is invalid, a grade is not a whole number, or a query has two grades for a document.

@@ -7,14 +7,13 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from core.chat import truncate_to_context
-from core.distributed import seed_of
-from core.generation import Completion, TokenSampler, generate
+from core.generation import Completion, generate
 from core.language_model import LanguageModel
 from core.progress import log
 from core.records import Candidate, Message, Turn, TurnRecord
+from core.sampling import sampler, uniform_draws
 from core.settings import RewriterSettings
 from rewriter.prompts import RewritePrompt, normalized, read_rewrite, search_query, user_turns
 
@@ -29,34 +28,6 @@ def prompts_of(
         return prompt.messages(turn.history[cut:], turn.question)
 
     return truncate_to_context(lm, [(len(turn.history), partial(chat, turn)) for turn in turns], room)
-
-
-def sampler(draws: Tensor, temperature: float, top_p: float) -> TokenSampler:
-    """Sampler by inverse transform from fixed uniform draws: the same draws and distribution give the same token.
-
-    Args:
-        draws: [rows, steps], uniform in [0, 1).
-        temperature: above 0; 1 samples the model's own distribution.
-        top_p: the smallest set of tokens with at least this probability is kept; 1 keeps all.
-    """
-
-    def choose(logprobs: Tensor, steps: Tensor, numbers: Tensor) -> Tensor:
-        probabilities = (logprobs / temperature).softmax(-1)
-        order = None
-        if top_p < 1:
-            probabilities, order = probabilities.sort(-1, descending=True)
-            probabilities = probabilities.masked_fill(probabilities.cumsum(-1) - probabilities >= top_p, 0.0)
-        cumulative = probabilities.cumsum(-1, dtype=torch.float64)
-        thresholds = draws[numbers, steps, None].to(cumulative) * cumulative[:, -1:]
-        tokens = torch.searchsorted(cumulative, thresholds, right=True).clamp(max=cumulative.shape[-1] - 1)
-        return (tokens if order is None else order.gather(-1, tokens))[:, 0]
-
-    return choose
-
-
-def uniform_draws(seed: int, turn_id: str, n: int, steps: int) -> Tensor:
-    """Uniform draws [n, steps] that depend only on the seed and the turn."""
-    return torch.rand(n, steps, generator=torch.Generator().manual_seed(seed_of(seed, turn_id)))
 
 
 def sample_rewrites(

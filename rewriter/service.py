@@ -14,12 +14,12 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, StringConstraints
 
 from core.chat import chat_ids
-from core.generation import Completion, generate, greedy
+from core.generation import Completion, generate
 from core.language_model import LanguageModel
 from core.progress import log
 from core.records import Turn
+from core.sampling import greedy, sampler, uniform_draws
 from rewriter.rewriter import Rewriter
-from rewriter.sampling import sampler, uniform_draws
 from rewriter.serve import ServeFlags
 
 MAX_MESSAGES, MAX_CHARACTERS, MAX_SAMPLES = 500, 100_000, 64

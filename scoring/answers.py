@@ -22,26 +22,27 @@ QUESTION_WORDS = {
 FINITE_VERB = re.compile(r"\b(is|are|was|were|has|have|had|can|could|will|would|does|did|do)\b")
 
 
-def normalise(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """Lower-case a text and remove punctuation, articles and repeated spaces (as SQuAD's evaluation script)."""
     text = "".join(letter for letter in text.lower() if letter not in string.punctuation)
     return " ".join(ARTICLES.sub(" ", text).split())
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:
-    """1.0 if the answer equals a reference after normalisation, else 0.0."""
-    return float(normalise(answer) in {normalise(reference) for reference in references})
+    """1.0 if the answer equals a reference after normalization, else 0.0."""
+    return float(normalize_answer(answer) in {normalize_answer(reference) for reference in references})
 
 
 def contains(answer: str, references: Sequence[str]) -> float:
-    """1.0 if the answer contains the words of a reference in order after normalisation, else 0.0."""
-    text = f" {normalise(answer)} "
-    return float(any(f" {normalise(reference)} " in text for reference in references if normalise(reference)))
+    """1.0 if the answer contains the words of a reference in order after normalization, else 0.0."""
+    text, normalized = f" {normalize_answer(answer)} ", map(normalize_answer, references)
+    return float(any(f" {reference} " in text for reference in normalized if reference))
 
 
 def token_f1(answer: str, references: Sequence[str]) -> float:
     """Harmonic mean of token precision and recall, against the reference where it is highest."""
-    return max((_f1(normalise(answer).split(), normalise(reference).split()) for reference in references), default=0.0)
+    words = normalize_answer(answer).split()
+    return max((_f1(words, normalize_answer(reference).split()) for reference in references), default=0.0)
 
 
 def _f1(answer: list[str], reference: list[str]) -> float:

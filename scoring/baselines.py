@@ -40,8 +40,6 @@ def answer_logprob(scores: Sequence[float], logprobs: Sequence[float]) -> float:
     Raises:
         ValueError: there is no document.
     """
-    if not scores:
-        raise ValueError("answer_logprob needs at least one document.")
     total = log_sum(scores)
     return log_sum([score - total + logprob for score, logprob in zip(scores, logprobs, strict=True)])
 
@@ -54,7 +52,7 @@ def log_sum(values: Sequence[float]) -> float:
 
 def answer_logprob_scores(batch: Batch) -> list[Score]:
     """`answer_logprob` of each list, for the reference answer where it is highest."""
-    generator = batch.scorer.generator
+    generator = batch.generator
     ids = {
         answer: generator.reply_ids(answer) for answer in {answer for item in batch.items for answer in item.answers}
     }

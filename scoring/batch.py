@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from core.records import GeneratedAnswer, GenerationInput, RewardInput, SampledAnswer
+from core.scoring_settings import RewardSettings
 from scoring.answers import abstains
 
 if TYPE_CHECKING:  # rewards are also imported without torch
-    from scoring.scorer import Scorer
+    from scoring.generator import Generator
 
 NO_DOCUMENTS = "no documents retrieved"
 QUESTION_TOO_LONG = "the question does not fit the generator's context"
@@ -23,26 +24,46 @@ NO_REFERENCES = "no reference answers"
 NOT_FINITE = "the model returned a value that is infinite or not a number"
 
 
+@dataclass(frozen=True)
+class NliResult:
+    """The most likely of `contradiction`, `neutral` and `entailment`, and the probability of entailment."""
+
+    label: str
+    entails: float
+
+
+class Entailment(Protocol):
+    """A classifier of (premise, hypothesis) pairs."""
+
+    def judge(self, pairs: Sequence[tuple[str, str]]) -> list[NliResult]: ...
+
+
 @dataclass
 class Batch:
     """Document lists that are scored together.
 
     Args:
         items: each with at least one document, and a question that fits the generator's context.
-        scorer: the generator, the `scoring` settings as `rule`, and the entailment classifier of Delta-SePer.
+        generator: the generator; None if no reward calls it.
+        scoring: the `scoring` settings.
+        entailment: the entailment model; None if no reward calls it.
+        seed: seed of sampled answers.
     """
 
     items: Sequence[RewardInput]
-    scorer: Scorer
+    generator: Generator | None
+    scoring: RewardSettings
+    entailment: Entailment | None
+    seed: int
 
     @cached_property
     def answers(self) -> list[tuple[str, GeneratedAnswer]]:
         """For each item, the source (`generated` or `logged`) and the answer whose tokens GROGU scores."""
-        generator, rule = self.scorer.generator, self.scorer.rule
+        generator, scoring = self.generator, self.scoring
         reply_ids: dict[str, tuple[int, ...]] = {}
-        if rule.answer == "logged":
+        if scoring.answer == "logged":
             replies = {item.reply for item in self.items if item.reply.strip() and not abstains(item.reply)}
-            reply_ids = {reply: generator.reply_ids(reply)[: rule.reply_tokens] for reply in replies}
+            reply_ids = {reply: generator.reply_ids(reply)[: scoring.reply_tokens] for reply in replies}
         sources = ["logged" if reply_ids.get(item.reply) else "generated" for item in self.items]
         inputs = [(item.generation_input, reply_ids.get(item.reply)) for item in self.items]
         logged = iter(generator.logged_answers([(item, ids) for item, ids in inputs if ids]))
@@ -51,14 +72,11 @@ class Batch:
 
     @cached_property
     def samples(self) -> dict[GenerationInput, tuple[list[SampledAnswer], int]]:
-        """Sampled answers for items with reference answers, with and without documents.
-
-        Each value also contains the number of documents that did not fit.
-        """
+        """For each item with reference answers, its input with and without documents -> (sampled answers, number of
+        documents that did not fit)."""
         grounded = [item.generation_input for item in self.items if item.answers]
         inputs = list(dict.fromkeys(item for full in grounded for item in (full, full.without_documents)))
         if not inputs:
             return {}
-        rule = self.scorer.rule
-        sampled = self.scorer.generator.samples(inputs, rule.samples, rule.sample_tokens, self.scorer.seed)
+        sampled = self.generator.samples(inputs, self.scoring.samples, self.scoring.sample_tokens, self.seed)
         return dict(zip(inputs, sampled, strict=True))

@@ -34,7 +34,7 @@ def combine(scores: Sequence[dict[str, Score]], scoring: ScoringSettings) -> lis
 
 
 def z_scores(values: Sequence[float | None]) -> list[float | None]:
-    """Standardise values to mean 0 and standard deviation 1; equal values become 0. None stays None."""
+    """Standardize values to mean 0 and standard deviation 1; equal values become 0. None stays None."""
     present = [value for value in values if value is not None]
     if not present:
         return list(values)

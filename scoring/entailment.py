@@ -11,8 +11,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from core.batching import batches_by_tokens
 from core.errors import InputError, first_line
 from core.language_model import check_folder
-from scoring.answers import normalise
-from scoring.seper import Entailment, NliResult
+from scoring.answers import normalize_answer
+from scoring.batch import Entailment, NliResult
 
 LABELS = ("contradiction", "neutral", "entailment")
 MAX_KEPT = 1 << 16  # cached verdicts; more than a batch of turns needs
@@ -20,10 +20,10 @@ Text = tuple[str, str]  # premise, hypothesis
 
 
 class ExactMatch:
-    """Counts texts that are equal after normalisation as entailment, all others as neutral. Needs no model."""
+    """Counts texts that are equal after normalization as entailment, all others as neutral. Needs no model."""
 
     def judge(self, pairs: Sequence[Text]) -> list[NliResult]:
-        equal = [normalise(premise) == normalise(hypothesis) for premise, hypothesis in pairs]
+        equal = [normalize_answer(premise) == normalize_answer(hypothesis) for premise, hypothesis in pairs]
         return [NliResult("entailment", 1.0) if same else NliResult("neutral", 0.0) for same in equal]
 
 

@@ -15,8 +15,8 @@ from core.chat import completion_ids, truncate_history, truncate_texts, truncate
 from core.generation import Completion, generate, score_completions
 from core.language_model import LanguageModel
 from core.records import GeneratedAnswer, GenerationInput, Message, SampledAnswer, TokenStats
+from core.sampling import sampler, uniform_draws
 from core.settings import GeneratorSettings
-from rewriter.sampling import sampler, uniform_draws
 from scoring.prompts import ANSWER, answer_messages
 
 Task = tuple[GenerationInput, tuple[int, ...]]  # an input and the token ids of an answer to it

@@ -56,10 +56,10 @@ def utility(stats: TokenStats, reward: str, key: Sequence[int], log_ppl: bool = 
 
     Args:
         stats: token statistics of one answer, T >= 1.
-        reward: `key_entropy`: mean of h0 - hd over the key tokens; `entropy`: over all tokens; `key_ppl`, `ppl`:
-            exp(mean NLL without documents) - exp(mean NLL with documents) over key or all tokens.
+        reward: `key_entropy`, `entropy`: mean of h0 - hd over the key tokens or all tokens; `key_ppl`, `ppl`:
+            perplexity of these tokens without documents minus perplexity with them.
         key: positions of the key tokens.
-        log_ppl: for `key_ppl` and `ppl`, return the difference of the mean NLLs instead.
+        log_ppl: for `key_ppl` and `ppl`, the difference of the mean negative log-likelihoods instead.
     """
     over = key if reward.startswith("key") else range(len(stats.h0))
     if reward.endswith("entropy"):
@@ -68,15 +68,15 @@ def utility(stats: TokenStats, reward: str, key: Sequence[int], log_ppl: bool = 
     return without - with_ if log_ppl else math.exp(without) - math.exp(with_)
 
 
-def score_of(stats: TokenStats, answer: str, reward: str, rule: RewardSettings) -> Score:
+def score_of(stats: TokenStats, answer: str, reward: str, scoring: RewardSettings) -> Score:
     """Score one answer. An empty answer, or statistics that are not finite, give an error in place of a value."""
     if not stats.h0:
         return Score(None, answer, error="empty answer", stats=stats)
     if not all(map(math.isfinite, (*stats.h0, *stats.hd, *stats.logp0, *stats.logpd))):
         return Score(None, answer, error=NOT_FINITE)
-    key, chosen_by = key_tokens(stats.h0, stats.hd, rule.alpha, rule.fallback, rule.fallback_by)
+    key, chosen_by = key_tokens(stats.h0, stats.hd, scoring.alpha, scoring.fallback, scoring.fallback_by)
     try:
-        value = utility(stats, reward, key, rule.log_ppl)
+        value = utility(stats, reward, key, scoring.log_ppl)
     except OverflowError:
         error = "the perplexity is too large for a float; use `scoring.log_ppl`"
         return Score(None, answer, error=error, rule=chosen_by, stats=stats)
@@ -90,7 +90,7 @@ def scores(reward: str, batch: Batch) -> list[Score]:
         if answer.cut == len(item.generation_input.documents):
             score = Score(answer=answer.answer, error=NO_DOCUMENT_FITS)
         else:
-            score = score_of(answer.stats, answer.answer, reward, batch.scorer.rule)
+            score = score_of(answer.stats, answer.answer, reward, batch.scoring)
         abstaining = source == "generated" and abstains(answer.answer)
         results.append(replace(score, answer_source=source, abstains=abstaining, cut=answer.cut, ended=answer.ended))
     return results

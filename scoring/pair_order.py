@@ -22,7 +22,7 @@ from retrieval.engines import PerDatasetRetriever
 from rewriter.conversations import load_turns
 from scoring import grogu
 from scoring.baselines import reciprocal_rank
-from scoring.flags import ValidityFlags
+from scoring.validity import ValidityFlags
 
 DEPTH = 10  # documents per ranking for the reciprocal ranks
 RankedScores = Sequence[tuple[float | None, float]]  # score (None: no score) and reciprocal rank of each candidate
@@ -71,14 +71,14 @@ def pair_orders(settings: Settings, stage_name: str = "round-1/scores") -> dict[
     return {name: pair_order(candidates) for name, candidates in by_reward.items()}
 
 
-def scores_by_reward(record: TurnRecord, rule: ScoringSettings) -> dict[str, list[float | None]]:
+def scores_by_reward(record: TurnRecord, scoring: ScoringSettings) -> dict[str, list[float | None]]:
     """Each candidate's scores by the reward of the run; for a GROGU reward, by all GROGU rewards."""
-    if rule.reward not in grogu.REWARDS:
-        return {rule.reward: [candidate.score for candidate in record.candidates]}
+    if scoring.reward not in grogu.REWARDS:
+        return {scoring.reward: [candidate.score for candidate in record.candidates]}
     lists = [record.lists[candidate.list_id] for candidate in record.candidates]
     return {
-        f"{reward}@{rule.answer}": [
-            None if score.error or score.stats is None else grogu.score_of(score.stats, "", reward, rule).value
+        f"{reward}@{scoring.answer}": [
+            None if score.error or score.stats is None else grogu.score_of(score.stats, "", reward, scoring).value
             for score in lists
         ]
         for reward in grogu.REWARDS

@@ -24,23 +24,29 @@ class Reward:
         scores: function from a batch to one score per document list.
         settings: names of the `scoring` settings that it reads.
         needs: label that every turn must have: `relevant`, `answers` or None.
+        needs_generator: whether it calls the generator.
+        needs_entailment: whether it calls the entailment model (`scoring.entailment`).
+        reads_retrieval_scores: whether it reads the scores of the documents, not only their order.
     """
 
     scores: Callable[[Batch], list[Score]]
     settings: tuple[str, ...] = ()
     needs: str | None = None
+    needs_generator: bool = True
+    needs_entailment: bool = False
+    reads_retrieval_scores: bool = False
 
 
 GROGU = ("answer", "reply_tokens", "alpha", "fallback", "fallback_by", "log_ppl")
-UDCG = ("abstention", "relevant_weight", "irrelevant_weight", "normalise")
+UDCG = ("abstention", "relevant_weight", "irrelevant_weight", "normalize")
 SEPER = ("samples", "sample_tokens", "aggregate", "entailment")
 REWARDS: dict[str, Reward] = {
     **{name: Reward(partial(grogu.scores, name), GROGU) for name in grogu.REWARDS},
     "udcg": Reward(udcg.scores, UDCG, "relevant"),
-    "reciprocal_rank": Reward(baselines.reciprocal_rank_scores, (), "relevant"),
-    "delta_seper_soft": Reward(seper.soft_scores, (*SEPER, "kernel"), "answers"),
-    "delta_seper_hard": Reward(seper.hard_scores, (*SEPER, "clusters"), "answers"),
-    "answer_logprob": Reward(baselines.answer_logprob_scores, (), "answers"),
+    "reciprocal_rank": Reward(baselines.reciprocal_rank_scores, (), "relevant", needs_generator=False),
+    "delta_seper_soft": Reward(seper.soft_scores, (*SEPER, "kernel"), "answers", needs_entailment=True),
+    "delta_seper_hard": Reward(seper.hard_scores, (*SEPER, "clusters"), "answers", needs_entailment=True),
+    "answer_logprob": Reward(baselines.answer_logprob_scores, (), "answers", reads_retrieval_scores=True),
 }
 
 
@@ -66,32 +72,37 @@ def check_reward_name(flag: str, name: str, more: Sequence[str] = ()) -> None:
         )
 
 
-def needs_seper(rewards: Sequence[str]) -> bool:
-    """Whether a reward needs the entailment model of Delta-SePer."""
-    return any(name.startswith("delta_seper") for name in rewards)
+def needs_generator(rewards: Sequence[str]) -> bool:
+    """Whether one of the rewards calls the generator."""
+    return any(REWARDS[name].needs_generator for name in rewards)
 
 
-def component_rewards(rule: ScoringSettings) -> list[str]:
+def needs_entailment(rewards: Sequence[str]) -> bool:
+    """Whether one of the rewards calls the entailment model."""
+    return any(REWARDS[name].needs_entailment for name in rewards)
+
+
+def component_rewards(scoring: ScoringSettings) -> list[str]:
     """The rewards to compute: the configured one, or those that `weighted` sums.
 
     Raises:
         InputError: `weighted` has no weights, or a name is not a reward.
     """
-    if rule.reward != "weighted":
-        return [rule.reward]
-    if not rule.weights:
+    if scoring.reward != "weighted":
+        return [scoring.reward]
+    if not scoring.weights:
         raise InputError("`scoring.reward: weighted` needs `scoring.weights`, such as {key_entropy: 1.0, udcg: 0.5}.")
-    for name in rule.weights:
+    for name in scoring.weights:
         if name not in REWARDS:
             raise InputError(f"`scoring.weights` has `{name}`; {nearest(name, list(REWARDS))}")
-    return list(rule.weights)
+    return list(scoring.weights)
 
 
-def relevant_settings(rule: ScoringSettings) -> dict[str, Any]:
+def relevant_settings(scoring: ScoringSettings) -> dict[str, Any]:
     """The `scoring` settings that affect the values of the configured reward; others may change on resume."""
-    names = {"reward", "question", *(option for name in component_rewards(rule) for option in REWARDS[name].settings)}
-    names |= {"weights"} if rule.reward == "weighted" else set()
-    return {name: getattr(rule, name) for name in sorted(names)}
+    names = {option for name in component_rewards(scoring) for option in REWARDS[name].settings}
+    names |= {"reward", "question", *(["weights"] if scoring.reward == "weighted" else [])}
+    return {name: getattr(scoring, name) for name in sorted(names)}
 
 
 def has_label(turn: Turn, label: str | None) -> bool:
@@ -101,24 +112,24 @@ def has_label(turn: Turn, label: str | None) -> bool:
     return label is None or any(answer.strip() for answer in turn.answers)
 
 
-def reward_label(rule: ScoringSettings) -> str:
+def reward_label(scoring: ScoringSettings) -> str:
     """The name of the reward in tables: `key_entropy`, or `key_entropy@logged` if logged replies are scored."""
-    logged = rule.answer == "logged" and set(component_rewards(rule)) & {*grogu.REWARDS}
-    return f"{rule.reward}@logged" if logged else rule.reward
+    logged = scoring.answer == "logged" and set(component_rewards(scoring)) & {*grogu.REWARDS}
+    return f"{scoring.reward}@logged" if logged else scoring.reward
 
 
-def has_reward(turn: Turn, rule: ScoringSettings) -> bool:
+def has_reward(turn: Turn, scoring: ScoringSettings) -> bool:
     """Whether a turn has the labels that the reward needs."""
-    return all(has_label(turn, REWARDS[name].needs) for name in component_rewards(rule))
+    return all(has_label(turn, REWARDS[name].needs) for name in component_rewards(scoring))
 
 
-def check_labels(turns: Sequence[Turn], rule: ScoringSettings, where: str) -> None:
+def check_labels(turns: Sequence[Turn], scoring: ScoringSettings, where: str) -> None:
     """Check that every turn has the labels of the reward.
 
     Raises:
         InputError: turns lack a label; names the reward, the field and the number of turns.
     """
-    for name in component_rewards(rule):
+    for name in component_rewards(scoring):
         label = REWARDS[name].needs
         if missing := sum(not has_label(turn, label) for turn in turns):
             raise InputError(

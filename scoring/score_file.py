@@ -16,10 +16,10 @@ from core.language_model import LanguageModel, check_room, load_language_model
 from core.progress import Progress, log
 from core.scoring_settings import RewardSettings
 from core.stage_runner import batched
-from scoring.flags import UtilityFlags
 from scoring.items import parse_item, read_items
-from scoring.registry import needs_seper
-from scoring.score_items import needs_generator, score_items
+from scoring.registry import needs_entailment
+from scoring.score_items import item_needs_generator, score_items
+from scoring.utility import UtilityFlags
 
 GENERATOR_FLAGS = ("model", "adapter", "dtype", "max_new_tokens", "seed")  # flags that affect the results
 BATCH_SIZE = 16  # items scored and saved together
@@ -121,10 +121,10 @@ def read_part(part: Path, settings_file: Path, settings: dict[str, Any], resume:
 def load_generator(flags: UtilityFlags, items: list[dict[str, Any]]) -> LanguageModel | None:
     """Load the generator; None if no item needs it."""
     parsed = [parse_item(item, "item", flags.reward) for item in items]
-    if not any(needs_generator(item, flags.reward, flags.model) for item in parsed):
+    if not any(item_needs_generator(item, flags.reward, flags.model) for item in parsed):
         return None
     lm = load_language_model(flags.model, flags.adapter, flags.dtype, device=flags.device)
     check_room(lm, flags.max_new_tokens, "--max_new_tokens")
-    if needs_seper([flags.reward]):
+    if needs_entailment([flags.reward]):
         check_room(lm, flags.sample_tokens, "--sample_tokens")
     return lm

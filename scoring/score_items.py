@@ -9,19 +9,18 @@ The docstring of `scoring.utility` lists the fields of an item.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from core.errors import InputError
 from core.language_model import LanguageModel
 from core.records import Score
 from core.schema import validate
-from core.scoring_settings import RewardSettings, ScoringSettings
+from core.scoring_settings import RewardSettings
 from scoring import grogu, udcg
 from scoring.entailment import load_entailment
 from scoring.generator import Generator
 from scoring.items import Item, parse_item
-from scoring.registry import needs_seper
+from scoring.registry import needs_entailment, needs_generator
 from scoring.scorer import Scorer
 
 
@@ -44,13 +43,13 @@ def score_items(
 
     Args:
         items: JSON objects; they are not changed.
-        reward: as `core.settings.RewardSettings.reward`.
+        reward: as `core.scoring_settings.RewardSettings.reward`.
         lm: the generator; may be None for `reciprocal_rank`, and for `udcg` if every passage has its `no_res_prob`.
         name: key of the results; by default the model's name.
         max_new_tokens: maximum tokens of an answer.
         batch_tokens: tokens per batch.
         seed: seed of the answers that Delta-SePer samples.
-        options: other fields of `core.settings.RewardSettings`.
+        options: other fields of `core.scoring_settings.RewardSettings`.
 
     Returns:
         The items with `<reward>: {name: value}`. The value is None if it cannot be computed; then
@@ -60,30 +59,32 @@ def score_items(
         InputError: an item lacks a field that the reward needs, or a reward or option is unknown or out of range.
     """
     name = name or (lm.name if lm else "")
-    rule = ScoringSettings(**asdict(validate(RewardSettings, options | {"reward": reward})))
+    scoring = validate(RewardSettings, options | {"reward": reward})
     parsed = [parse_item(item, f"item {number}", reward) for number, item in enumerate(items)]
     known = [item.abstentions(name) if reward == "udcg" else None for item in parsed]
     unknown = [item for item, probabilities in zip(parsed, known, strict=True) if probabilities is None]
-    if lm is None and any(needs_generator(item, reward, name) for item in parsed):
+    if lm is None and any(item_needs_generator(item, reward, name) for item in parsed):
         raise InputError(f"the reward `{reward}` needs a generator, `lm`, for these items; got None.")
-    entailment = load_entailment(rule.entailment, batch_tokens, lm.device) if needs_seper([reward]) and lm else None
     generator = Generator(lm, max_new_tokens, batch_tokens) if lm else None
+    entailment = None
+    if lm and needs_entailment([reward]):
+        entailment = load_entailment(scoring.entailment, batch_tokens, lm.device)
     computed = iter(
-        Scorer(generator, rule, entailment, seed).scores([each.reward_input for each in unknown], [reward])
+        Scorer(generator, scoring, entailment, seed).scores([item.reward_input for item in unknown], [reward])
     )
     results = []
     for item, probabilities in zip(items, known, strict=True):
         if probabilities is None:
             score = next(computed)[reward]
         else:
-            score = udcg.score_of(probabilities, [passage["is_relevant"] for passage in item["passages"]], rule)
+            score = udcg.score_of(probabilities, [passage["is_relevant"] for passage in item["passages"]], scoring)
         results.append(with_score(item, reward, name, score))
     return results
 
 
-def needs_generator(item: Item, reward: str, model: str) -> bool:
+def item_needs_generator(item: Item, reward: str, model: str) -> bool:
     """Whether the reward of an item needs the model. UDCG does not if the item has all abstention probabilities."""
-    return reward != "reciprocal_rank" and bool(item.passages) and not (reward == "udcg" and item.abstentions(model))
+    return needs_generator([reward]) and bool(item.passages) and not (reward == "udcg" and item.abstentions(model))
 
 
 def with_score(item: dict[str, Any], reward: str, name: str, score: Score) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def with_score(item: dict[str, Any], reward: str, name: str, score: Score) -> di
     reasons = {key: reason for key, reason in item.get("errors", {}).get(reward, {}).items() if key != name}
     if score.error:
         reasons[name] = score.error
-    errors = {key: each for key, each in (item.get("errors", {}) | {reward: reasons}).items() if each}
+    errors = {key: value for key, value in (item.get("errors", {}) | {reward: reasons}).items() if value}
     result = {key: value for key, value in item.items() if key != "errors"} | ({"errors": errors} if errors else {})
     if score.no_res:
         result["passages"] = [
@@ -104,7 +105,7 @@ def with_score(item: dict[str, Any], reward: str, name: str, score: Score) -> di
     result[reward] = item.get(reward, {}) | {name: score.value}
     if reward in grogu.REWARDS:
         return with_model_info(result, name, token_record(score))
-    if needs_seper([reward]):
+    if needs_entailment([reward]):
         return with_model_info(result, name, {"answer": score.answer, "cut": score.cut})
     return result
 

@@ -4,20 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
-from transformers import AutoConfig
-
-from core.errors import InputError, first_line
-from core.gguf import model_folder
-from core.language_model import LanguageModel, check_room
+from core.language_model import LanguageModel, check_room, read_config
 from core.model_spec import ModelSpec
 from core.records import GenerationInput, RewardInput, Score, Turn
-from core.scoring_settings import ScoringSettings
+from core.scoring_settings import RewardSettings, ScoringSettings
 from core.settings import GeneratorSettings
-from scoring.batch import NO_DOCUMENTS, NOT_FINITE, QUESTION_TOO_LONG, Batch
+from scoring.batch import NO_DOCUMENTS, NOT_FINITE, QUESTION_TOO_LONG, Batch, Entailment
 from scoring.entailment import load_entailment
 from scoring.generator import Generator
-from scoring.registry import REWARDS, check_labels, component_rewards, needs_seper
-from scoring.seper import Entailment
+from scoring.registry import REWARDS, check_labels, component_rewards, needs_entailment, needs_generator
 
 
 @dataclass
@@ -25,14 +20,14 @@ class Scorer:
     """Computes rewards of document lists.
 
     Args:
-        generator: the generator; None if no reward needs one (`reciprocal_rank`).
-        rule: the `scoring` settings.
+        generator: the generator; None if no reward calls it.
+        scoring: the `scoring` settings.
         entailment: the entailment classifier of Delta-SePer.
         seed: seed of the answers that Delta-SePer samples.
     """
 
     generator: Generator | None
-    rule: ScoringSettings
+    scoring: RewardSettings
     entailment: Entailment | None = None
     seed: int = 0
 
@@ -47,36 +42,41 @@ class Scorer:
             For each item, name -> score. A score without a value has an `error`.
         """
         errors = self._input_errors([item.generation_input for item in items])
-        batch = Batch([item for item, error in zip(items, errors, strict=True) if not error], self)
-        columns = {name: iter(map(finite, REWARDS[name].scores(batch) if batch.items else [])) for name in names}
+        valid = [item for item, error in zip(items, errors, strict=True) if not error]
+        batch = Batch(valid, self.generator, self.scoring, self.entailment, self.seed)
+        columns = {name: map(reject_non_finite, REWARDS[name].scores(batch) if valid else []) for name in names}
         return [
             {name: Score(error=error) if error else next(column) for name, column in columns.items()}
             for error in errors
         ]
 
     def _input_errors(self, inputs: Sequence[GenerationInput]) -> list[str]:
-        """The reason why each list cannot be scored; empty if it can."""
+        """For each list, why it cannot be scored; empty if it can."""
         too_long: set[GenerationInput] = set()
         if self.generator is not None:
             room, context = self.generator.max_new_tokens, self.generator.lm.context
             prompts = self.generator.prompts([item.without_documents for item in inputs], room)
             too_long = {item for item, (ids, _) in prompts.items() if len(ids) + room > context}
-        return [
-            NO_DOCUMENTS if not item.documents else QUESTION_TOO_LONG if item.without_documents in too_long else ""
-            for item in inputs
-        ]
+
+        def error_of(item: GenerationInput) -> str:
+            if not item.documents:
+                return NO_DOCUMENTS
+            return QUESTION_TOO_LONG if item.without_documents in too_long else ""
+
+        return [error_of(item) for item in inputs]
 
 
-def finite(score: Score) -> Score:
+def reject_non_finite(score: Score) -> Score:
     """Replace a value that is infinite or not a number by an error."""
-    is_finite = score.value is None or isfinite(score.value)
-    return score if is_finite else replace(score, value=None, error=NOT_FINITE, no_res=())
+    if score.value is None or isfinite(score.value):
+        return score
+    return replace(score, value=None, error=NOT_FINITE, no_res=())
 
 
 def build_scorer(
     model: ModelSpec,
     scoring: ScoringSettings,
-    options: GeneratorSettings,
+    limits: GeneratorSettings,
     rewards: Sequence[str],
     seed: int,
     lm: LanguageModel | None = None,
@@ -85,8 +85,8 @@ def build_scorer(
 
     Args:
         model: the generator.
-        scoring: options of the rewards.
-        options: limits on the outputs and batches of the generator.
+        scoring: the `scoring` settings.
+        limits: limits of the generator.
         rewards: names of rewards.
         seed: seed of sampled answers.
         lm: the generator, if it is already loaded.
@@ -95,40 +95,33 @@ def build_scorer(
         InputError: `max_new_tokens` leaves no room for a prompt in the context, or a model cannot be loaded.
     """
     generator = entailment = None
-    if set(rewards) - {"reciprocal_rank"}:
+    if needs_generator(rewards):
         lm = lm or model.load()
-        check_room(lm, options.max_new_tokens, "generator.max_new_tokens")
-        generator = Generator.of(lm, options)
-    if needs_seper(rewards):
+        check_room(lm, limits.max_new_tokens, "generator.max_new_tokens")
+        generator = Generator.of(lm, limits)
+    if needs_entailment(rewards):
         check_room(generator.lm, scoring.sample_tokens, "scoring.sample_tokens")
-        entailment = load_entailment(scoring.entailment, options.batch_tokens)
+        entailment = load_entailment(scoring.entailment, limits.batch_tokens)
     return Scorer(generator, scoring, entailment, seed)
 
 
-def check_scoring(turns: Sequence[Turn], scoring: ScoringSettings, generator: str) -> None:
+def check_scoring(
+    turns: Sequence[Turn], scoring: ScoringSettings, generator: str, key: str = "generator.model"
+) -> None:
     """Check that turns have the labels of the reward and that its models can be read.
 
     Args:
         turns: the training turns.
         scoring: the reward.
         generator: name of the generator.
+        key: the setting that names the generator, for messages.
 
     Raises:
         InputError: turns lack a label, or a model cannot be read; names the field or the model.
     """
     check_labels(turns, scoring, "`data.train`")
-    check_model("generator.model", model_folder(generator))
-    if needs_seper(component_rewards(scoring)) and scoring.entailment != "exact":
-        check_model("scoring.entailment", scoring.entailment, "; `exact` needs no model")
-
-
-def check_model(key: str, name: str, hint: str = "") -> None:
-    """Check that the configuration of a model can be read.
-
-    Raises:
-        InputError: it cannot be read; names the setting `key`, the model, the cause and the `hint`.
-    """
-    try:
-        AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"`{key}`: {name} cannot be read: {first_line(error)}{hint}") from error
+    rewards = component_rewards(scoring)
+    if needs_generator(rewards):
+        read_config(key, generator)
+    if needs_entailment(rewards) and scoring.entailment != "exact":
+        read_config("scoring.entailment", scoring.entailment, "; `exact` needs no model")

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from core.model_spec import ModelSpec
@@ -15,7 +15,7 @@ from core.stages import Stage
 from retrieval.collection import Collection
 from rewriter.conversations import TurnSet
 from scoring.combine import combine
-from scoring.registry import check_labels, component_rewards, needs_seper, relevant_settings
+from scoring.registry import REWARDS, check_labels, component_rewards, needs_entailment, relevant_settings
 from scoring.scorer import Scorer, build_scorer
 
 BATCH_SIZE = 8  # turns whose document lists are scored and saved together
@@ -48,11 +48,9 @@ def make_scores(
     """
     rewards = component_rewards(scoring)
     check_labels(list(turns), scoring, "`data.train`")
-    settings = relevant_settings(scoring) | asdict(generator)
-    for other in ("batch_tokens", "model", "adapter", "quantization", "device_map"):
-        del settings[other]
+    settings = relevant_settings(scoring) | generator.limits | {"dtype": generator.dtype}
     inputs = {"rankings": rankings.identity, "turns": turns.fingerprint, "model": model.fingerprint}
-    if needs_seper(rewards):
+    if needs_entailment(rewards):
         inputs["entailment"] = ModelSpec(scoring.entailment).fingerprint
     stage = Stage(run.path, name, settings, inputs, TurnRecord)
 
@@ -80,7 +78,7 @@ def score_records(
 
     Candidates with the same documents and the same question to the generator share a score.
     """
-    scoring = scorer.rule
+    scoring = scorer.scoring
     keys = [[list_key(candidate, scoring.question, rewards) for candidate in record.candidates] for record in records]
     inputs = [
         {
@@ -106,7 +104,8 @@ def list_key(candidate: Candidate, question: str, rewards: list[str]) -> tuple:
     """The key under which candidates of a turn share a score: documents, the rewrite if the generator is asked it, and
     the retriever's scores if the reward reads them."""
     hits = candidate.documents
-    documents = hits if "answer_logprob" in rewards else tuple(hit.doc for hit in hits)
+    read_scores = any(REWARDS[name].reads_retrieval_scores for name in rewards)
+    documents = hits if read_scores else tuple(hit.doc for hit in hits)
     return documents, candidate.text if question == "rewrite" else ""
 
 

@@ -6,25 +6,9 @@ published code. Needs reference answers, and an entailment model (`scoring.entai
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 from core.records import SampledAnswer, Score
-from scoring.batch import NO_DOCUMENT_FITS, NO_REFERENCES, Batch
-
-
-@dataclass(frozen=True)
-class NliResult:
-    """The most likely of `contradiction`, `neutral` and `entailment`, and the probability of entailment."""
-
-    label: str
-    entails: float
-
-
-class Entailment(Protocol):
-    """A classifier of (premise, hypothesis) pairs."""
-
-    def judge(self, pairs: Sequence[tuple[str, str]]) -> list[NliResult]: ...
+from scoring.batch import NO_DOCUMENT_FITS, NO_REFERENCES, Batch, Entailment, NliResult
 
 
 def belief(answers: Sequence[SampledAnswer]) -> list[float]:
@@ -133,17 +117,17 @@ def aggregate_values(values: Sequence[float], aggregate: str) -> float:
 
 def soft_scores(batch: Batch) -> list[Score]:
     """Delta-SePer of each list, computed with `soft`."""
-    return delta_scores(batch, soft, kernel=batch.scorer.rule.kernel)
+    return delta_scores(batch, soft, kernel=batch.scoring.kernel)
 
 
 def hard_scores(batch: Batch) -> list[Score]:
     """Delta-SePer of each list, computed with `hard`."""
-    return delta_scores(batch, hard, loose=batch.scorer.rule.clusters == "loose")
+    return delta_scores(batch, hard, loose=batch.scoring.clusters == "loose")
 
 
 def delta_scores(batch: Batch, measure: Callable[..., float], **options) -> list[Score]:
     """SePer with documents minus SePer without them, for each list."""
-    scorer, results = batch.scorer, []
+    results = []
     for item in batch.items:
         if not item.answers:
             results.append(Score(error=NO_REFERENCES))
@@ -155,8 +139,8 @@ def delta_scores(batch: Batch, measure: Callable[..., float], **options) -> list
         without_documents, _ = batch.samples[item.generation_input.without_documents]
         with_documents, without = (
             measure(
-                sampled, item.answers, item.generation_input.question, scorer.entailment,
-                aggregate=scorer.rule.aggregate, **options,
+                sampled, item.answers, item.generation_input.question, batch.entailment,
+                aggregate=batch.scoring.aggregate, **options,
             )
             for sampled in (answers, without_documents)
         )  # fmt: skip

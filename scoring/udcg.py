@@ -26,7 +26,7 @@ def udcg(
     relevant: Sequence[bool],
     relevant_weight: float = 1.0,
     irrelevant_weight: float = -0.333,
-    normalise: str = "all",
+    normalize: str = "all",
 ) -> float:
     """UDCG of a passage list: `sigmoid(mean_j w_j * (1 - no_res_j))`.
 
@@ -35,7 +35,7 @@ def udcg(
         relevant: whether each passage contains the answer.
         relevant_weight: weight of relevant passages.
         irrelevant_weight: weight of the other passages. The default -0.333, not -1/3, reproduces the published code.
-        normalise: `all` divides by the number of passages, as the published code does; `per_class` adds the mean over
+        normalize: `all` divides by the number of passages, as the published code does; `per_class` adds the mean over
             relevant passages and the mean over the others, as its readme says.
 
     Returns:
@@ -50,7 +50,7 @@ def udcg(
     for probability, is_relevant in zip(no_res, relevant, strict=True):
         weight = relevant_weight if is_relevant else irrelevant_weight
         parts[bool(is_relevant)].append(weight * (1 - probability))
-    if normalise == "per_class":
+    if normalize == "per_class":
         total = sum(math.fsum(part) / len(part) for part in parts.values() if part)
     else:
         total = math.fsum(parts[True] + parts[False]) / len(no_res)
@@ -78,17 +78,16 @@ def abstention_probabilities(
     return [None if output is None else math.exp(math.fsum(output.logprobs)) for output in outputs]
 
 
-def score_of(no_res: Sequence[float], relevant: Sequence[bool], rule: RewardSettings) -> Score:
+def score_of(no_res: Sequence[float], relevant: Sequence[bool], scoring: RewardSettings) -> Score:
     """Score one passage list from its abstention probabilities."""
-    value = udcg(no_res, relevant, rule.relevant_weight, rule.irrelevant_weight, rule.normalise)
+    value = udcg(no_res, relevant, scoring.relevant_weight, scoring.irrelevant_weight, scoring.normalize)
     return Score(value, no_res=tuple(no_res))
 
 
 def scores(batch: Batch) -> list[Score]:
     """UDCG of each list."""
-    rule = batch.scorer.rule
     single = [passage for item in batch.items for passage in item.generation_input.single_documents]
-    probabilities = iter(abstention_probabilities(batch.scorer.generator, single, rule.abstention))
+    probabilities = iter(abstention_probabilities(batch.generator, single, batch.scoring.abstention))
     results = []
     for item in batch.items:
         no_res = [next(probabilities) for _ in item.generation_input.documents]
@@ -97,5 +96,5 @@ def scores(batch: Batch) -> list[Score]:
         elif None in no_res:
             results.append(Score(error=DOCUMENT_TOO_LONG))
         else:
-            results.append(score_of(no_res, item.relevant, rule))
+            results.append(score_of(no_res, item.relevant, batch.scoring))
     return results

@@ -13,9 +13,39 @@ also adds `models_info[model].no_res_prob` to each passage, as the published too
 `scoring.score_items` does the same in Python.
 """
 
+from dataclasses import dataclass, field
+from pathlib import Path
+
 from core.cli import parse_flags, run_command
 from core.progress import set_up_logging
-from scoring.flags import UtilityFlags
+from core.schema import Positive, Seed
+from core.scoring_settings import RewardSettings
+from core.settings import ModelSettings
+
+
+@dataclass(kw_only=True)
+class UtilityFlags(RewardSettings, ModelSettings):
+    """Flags of the command.
+
+    Args:
+        model: folder, Hub id or `.gguf` file of the generator; also the key of its results in the output.
+        adapter: PEFT adapter of the generator.
+        batch_tokens: tokens per batch.
+        max_new_tokens: maximum tokens of an answer.
+        device: cpu, cuda, cuda:1 ...; by default cuda if available, else cpu.
+        seed: seed of the answers that Delta-SePer samples.
+        input: file of items: JSON lines or a JSON list.
+        output: file to write: a JSON list if its name ends in `.json`, else JSON lines.
+        resume: continue an interrupted run.
+    """
+
+    model: str = field()  # required here, although it has a default in the settings
+    max_new_tokens: Positive = 64
+    device: str | None = None
+    seed: Seed = 0
+    input: Path
+    output: Path
+    resume: bool = False
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -14,10 +14,55 @@ The following command compares how the rewards of a run order the candidates of 
     python -m scoring.validity --config configs/smollm2.yaml --run runs/smollm2
 """
 
+from dataclasses import dataclass, field
+from pathlib import Path
+
 from core.cli import parse_known_flags, run_command
 from core.errors import InputError
 from core.progress import set_up_logging
-from scoring.flags import ValidityFlags
+from core.schema import Positive, Seed, Validated
+from scoring.registry import check_reward_name
+
+
+@dataclass(kw_only=True)
+class ValidityFlags(Validated):
+    """Flags of the command.
+
+    Args:
+        config: YAML file with settings of a run (generator, retrieval, scoring, data); flags override them as in
+            train/dpo.py.
+        input: items with `is_relevant`, instead of turns and a collection.
+        model: with `--input`: folder, Hub id or `.gguf` file of the generator.
+        entailment: entailment model of Delta-SePer, or `exact`.
+        rewards: rewards to check; by default all except Delta-SePer, and key_entropy@logged if every question has a
+            reply.
+        run: with `--config`: folder of a run; print how its rewards order its candidates.
+        output: folder for validity.json, validity.md and validity.svg.
+        limit: use only the first N turns of each data set, or the first N items.
+        seed: seed for drawing the document lists.
+    """
+
+    config: Path | None = None
+    input: Path | None = None
+    model: str | None = None
+    entailment: str | None = None
+    rewards: list[str] = field(default_factory=list)
+    run: Path | None = None
+    output: Path | None = None
+    limit: Positive | None = None
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        if bool(self.config) == bool(self.input):
+            raise InputError("give either `--config` (turns and a collection) or `--input` (items).")
+        for name in self.rewards:
+            check_reward_name("--rewards", name)
+        if self.run and not self.config:
+            raise InputError("`--run` needs `--config`, the settings of that run.")
+        if not self.output and not self.run:
+            raise InputError("`--output` is not set; name a folder for validity.json, .md and .svg.")
+        if self.input and not self.model:
+            raise InputError("`--input` needs `--model`, the generator.")
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 from core.data_sources import SPLITS, data_sources
 from core.errors import InputError
 from core.progress import log
-from core.records import GenerationInput, RewardInput, Turn, ValidityCase
+from core.records import GenerationInput, RewardInput, Turn
 from core.settings import Settings
 from retrieval.collection import Collection, open_collections
 from retrieval.engines import PerDatasetRetriever
 from rewriter.conversations import load_turns
 from scoring.items import parse_item
+
+Case = dict[str, RewardInput]  # the document lists of a question, by name
 
 
 def gold_and_without(
@@ -35,7 +37,7 @@ def gold_and_without(
 
 def build_cases(
     turns: Sequence[Turn], collections: Mapping[str, Collection], settings: Settings, seed: int
-) -> list[ValidityCase]:
+) -> list[Case]:
     """Build four lists for each turn with a gold document.
 
     `gold` has one gold document among retrieved ones and `without` has none; `random` and `retrieved` have one gold
@@ -69,7 +71,7 @@ def build_cases(
             "random": [gold, *spare[:4]],
             "retrieved": [gold, *others[:4]],
         }
-        inputs = {
+        case = {
             name: RewardInput(
                 GenerationInput.of(turn.history, turn.question, collection.contents(docs)),
                 tuple(doc in relevant for doc in docs),
@@ -78,13 +80,13 @@ def build_cases(
             )
             for name, docs in lists.items()
         }
-        cases.append(ValidityCase(turn.id, inputs))
+        cases.append(case)
     if not cases:
         raise InputError("the collection has no documents other than the relevant ones of a turn.")
     return cases
 
 
-def cases_of_items(items: Sequence[dict[str, Any]], seed: int) -> list[ValidityCase]:
+def cases_of_items(items: Sequence[dict[str, Any]], seed: int) -> list[Case]:
     """Build two lists for each item with both kinds of passages: `gold` has one relevant passage, `without` none.
 
     Raises:
@@ -97,11 +99,11 @@ def cases_of_items(items: Sequence[dict[str, Any]], seed: int) -> list[ValidityC
         if gold and others:
             place = rng.randrange(len(others))
             lists = {"gold": [*others[:place], gold[0], *others[place:-1]], "without": others}
-            inputs = {
+            case = {
                 name: parse_item(item | {"passages": passages}, f"item {number}", "validity").reward_input
                 for name, passages in lists.items()
             }
-            cases.append(ValidityCase(f"{number} {item.get('example_id', '')}".strip(), inputs))
+            cases.append(case)
     if not cases:
         raise InputError("no item has both a passage with `is_relevant` true and a passage with `is_relevant` false.")
     if len(cases) < len(items):

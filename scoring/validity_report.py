@@ -16,18 +16,17 @@ from core.cli import read_settings
 from core.errors import InputError
 from core.model_spec import ModelSpec, generator_spec
 from core.progress import Progress, log
-from core.records import ValidityCase
 from core.scoring_settings import ScoringSettings
 from core.settings import GeneratorSettings
 from core.stage_runner import batched
 from core.tables import format_number, markdown_table
 from scoring import grogu
 from scoring.answers import abstains, exact_match
-from scoring.flags import ValidityFlags
 from scoring.items import read_items
-from scoring.registry import REWARDS, needs_seper
+from scoring.registry import REWARDS, needs_entailment
 from scoring.scorer import Scorer, build_scorer
-from scoring.validity_cases import build_cases, cases_of_items, labelled_turns
+from scoring.validity import ValidityFlags
+from scoring.validity_cases import Case, build_cases, cases_of_items, labelled_turns
 
 BATCH_SIZE = 32  # cases scored together
 GOLD, NOISE = "gold over without", "random over retrieved"
@@ -45,11 +44,11 @@ def check_generator(flags: ValidityFlags, words: Sequence[str]) -> None:
     """
     if flags.input:
         items = read_items(flags.input, "validity")[: flags.limit]
-        cases, rule, generator = cases_of_items(items, flags.seed), ScoringSettings(), GeneratorSettings()
+        cases, scoring, generator = cases_of_items(items, flags.seed), ScoringSettings(), GeneratorSettings()
         model = ModelSpec(flags.model)
     else:
         settings = read_settings("", ["--config", str(flags.config), *words])
-        rule, generator = settings.scoring, settings.generator
+        scoring, generator = settings.scoring, settings.generator
         model = generator_spec(generator, settings.rewriter)
         cases = build_cases(*labelled_turns(settings, flags.limit), settings, flags.seed)
     try:
@@ -57,11 +56,12 @@ def check_generator(flags: ValidityFlags, words: Sequence[str]) -> None:
     except OSError as error:
         raise InputError(f"`--output`: {flags.output} cannot be a folder ({error.strerror}).") from error
     if flags.entailment:
-        rule = replace(rule, entailment=flags.entailment)
+        scoring = replace(scoring, entailment=flags.entailment)
     names = rewards_to_check(flags.rewards, cases)
     # `key_entropy` generates the answers if none of the checked rewards does.
-    scorer = build_scorer(model, rule, generator, [*names, "key_entropy"], flags.seed)
-    report = {"model": model.name, "settings": asdict(rule)} | validity_results(cases, scorer, names)
+    rewards = [*(name.partition("@")[0] for name in names), "key_entropy"]
+    scorer = build_scorer(model, scoring, generator, rewards, flags.seed)
+    report = {"model": model.name, "settings": asdict(scoring)} | validity_results(cases, scorer, names)
     table = table_of(report)
     write_json(flags.output / "validity.json", report)
     write_atomic(flags.output / "validity.md", table)
@@ -69,15 +69,15 @@ def check_generator(flags: ValidityFlags, words: Sequence[str]) -> None:
     log.info("\n%s\nvalidity -> %s", table, flags.output)
 
 
-def rewards_to_check(requested: Sequence[str], cases: Sequence[ValidityCase]) -> list[str]:
+def rewards_to_check(requested: Sequence[str], cases: Sequence[Case]) -> list[str]:
     """The rewards of `--rewards`; by default all except Delta-SePer whose labels the cases have.
 
     Raises:
         InputError: a reward of `--rewards` needs answers that are missing.
     """
-    lists = [item for case in cases for item in case.lists.values()]
-    without_answers = sum(not all(item.answers for item in case.lists.values()) for case in cases)
-    names = list(requested) or [name for name in REWARDS if not needs_seper([name])]
+    lists = [item for case in cases for item in case.values()]
+    without_answers = sum(not all(item.answers for item in case.values()) for case in cases)
+    names = list(requested) or [name for name in REWARDS if not needs_entailment([name])]
     if not requested and all(item.reply for item in lists):
         names.insert(1, "key_entropy@logged")
     unusable = [name for name in names if without_answers and REWARDS[name.partition("@")[0]].needs == "answers"]
@@ -93,7 +93,7 @@ def rewards_to_check(requested: Sequence[str], cases: Sequence[ValidityCase]) ->
 
 
 def score_cases(
-    cases: Sequence[ValidityCase], scorer: Scorer, names: Sequence[str]
+    cases: Sequence[Case], scorer: Scorer, names: Sequence[str]
 ) -> tuple[dict[str, list[float | None]], list[str], dict[str, float]]:
     """Score every list with each reward.
 
@@ -106,10 +106,12 @@ def score_cases(
     answers: list[str] = []
     seconds = dict.fromkeys(names, 0.0)
     answering = next((name for name in names if name in grogu.REWARDS), "key_entropy")
-    scorers = {answer: replace(scorer, rule=replace(scorer.rule, answer=answer)) for answer in ("generated", "logged")}
+    scorers = {
+        answer: replace(scorer, scoring=replace(scorer.scoring, answer=answer)) for answer in ("generated", "logged")
+    }
     with Progress("validity", len(cases), "questions") as progress:
         for batch in batched(cases, BATCH_SIZE):
-            items = [item for case in batch for item in case.lists.values()]
+            items = [item for case in batch for item in case.values()]
             for name in dict.fromkeys((*names, answering)):
                 reward, _, answer = name.partition("@")
                 started = time.monotonic()
@@ -143,14 +145,14 @@ def win_rate(pairs: Iterable[tuple[float | None, float | None]]) -> dict[str, An
     }
 
 
-def validity_results(cases: Sequence[ValidityCase], scorer: Scorer, names: Sequence[str]) -> dict[str, Any]:
+def validity_results(cases: Sequence[Case], scorer: Scorer, names: Sequence[str]) -> dict[str, Any]:
     """The content of `validity.json`, except model and settings."""
     values, answers, seconds = score_cases(cases, scorer, names)
-    items = [item for case in cases for item in case.lists.values()]
+    items = [item for case in cases for item in case.values()]
     right = [
         exact_match(text, item.answers) if item.answers else None for text, item in zip(answers, items, strict=True)
     ]
-    list_names = list(cases[0].lists)  # the same in every case
+    list_names = list(cases[0])  # the same in every case
 
     def column(of_lists: list, name: str) -> list:
         """The entries of the lists of one name."""

@@ -82,7 +82,7 @@ def test_plain_transformers(bert, pooling, pool):
     assert_allclose(bfloat16, expected, atol=0.1)
 
 
-def test_prefixes_length_and_normalisation(bert):
+def test_prefixes_length_and_normalization(bert):
     plain = load(bert)
     prefixed = load(bert, query_prefix="query : ", passage_prefix="passage : ")
     assert_allclose(prefixed.encode_queries(["fox"]), plain.encode_queries(["query : fox"]), atol=1e-6)

@@ -8,12 +8,12 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Ma
 
 from core.chat import completion_ids
 from core.errors import InputError
-from core.generation import generate, greedy, score_completions
+from core.generation import generate, score_completions
 from core.language_model import load_language_model, load_tokenizer
 from core.progress import log
 from core.records import RewardInput
+from core.sampling import greedy, sampler
 from core.scoring_settings import ScoringSettings
-from rewriter.sampling import sampler
 from scoring.generator import Generator
 from scoring.scorer import Scorer
 from tests.families import FAMILIES, READINGS, SIZES, family
@@ -99,7 +99,7 @@ def test_samples_of_one_prompt_are_those_of_separate_prompts(small, temperature)
             for step in range(steps):
                 logprobs = small.model(torch.tensor([prompt + ids])).logits[:, -1].log_softmax(-1)
                 number = torch.tensor([i * samples + sample])
-                token = int(choose(logprobs, torch.tensor([step]), number))
+                token = int(choose(logprobs, step, number))
                 if token in small.stop_ids:
                     break
                 ids.append(token)

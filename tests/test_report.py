@@ -1,4 +1,4 @@
-"""`report.html`: its content, what it omits, and its behaviour in a browser."""
+"""`report.html`: its content, what it omits, and its behavior in a browser."""
 
 import html
 import json

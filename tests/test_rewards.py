@@ -11,11 +11,12 @@ from core.chat import completion_ids
 from core.errors import InputError
 from core.records import GenerationInput, RewardInput, Score, Turn
 from core.scoring_settings import Reward, RewardSettings, ScoringSettings
+from core.settings import GeneratorSettings
 from scoring.combine import combine, z_scores
 from scoring.entailment import ExactMatch
 from scoring.generator import Generator
 from scoring.registry import REWARDS, check_labels, component_rewards
-from scoring.scorer import Scorer, check_model, check_scoring
+from scoring.scorer import Scorer, check_scoring
 from tests.oracle import prompt_of
 
 DOCUMENTS = ("Talpa was born in Port Verna.", "A lake by the sea.")
@@ -38,7 +39,9 @@ def test_models_that_cannot_be_read_are_named(random_llama):
     with pytest.raises(InputError, match="`scoring.entailment`: ./nowhere cannot be read.*`exact` needs no model"):
         check_scoring([], seper, str(random_llama))
     check_scoring([], replace(seper, entailment="exact"), str(random_llama))
-    check_model("generator.model", str(random_llama))
+    check_scoring([], ScoringSettings(reward="reciprocal_rank"), "./nowhere")  # needs no generator
+    with pytest.raises(InputError, match="`rewriter.model`: ./nowhere cannot be read"):
+        check_scoring([], ScoringSettings(), "./nowhere", GeneratorSettings().model_key)
 
 
 def test_weights_are_checked():

@@ -11,10 +11,11 @@ from core.chat import chat_ids
 from core.errors import InputError
 from core.language_model import load_language_model, load_tokenizer
 from core.records import Turn
+from core.sampling import sampler
 from core.settings import RewriterSettings
 from rewriter.__main__ import main
 from rewriter.prompts import RewritePrompt, read_rewrite
-from rewriter.sampling import greedy_rewrites, prompts_of, sample_rewrites, sampler
+from rewriter.sampling import greedy_rewrites, prompts_of, sample_rewrites
 from tests.conftest import ROOT, call
 
 TURNS = [

@@ -6,8 +6,9 @@ import pytest
 
 from core.errors import InputError
 from core.records import SampledAnswer
+from scoring.batch import NliResult
 from scoring.entailment import EntailmentModel, ExactMatch
-from scoring.seper import NliResult, belief, clusters, hard, soft
+from scoring.seper import belief, clusters, hard, soft
 
 QUESTION = "Q"
 # mean log-probabilities whose softmax is 1/2, 1/4, 1/4

@@ -38,7 +38,7 @@ def test_by_hand():
     total = (1.0 * 1.0 - 0.333 * 0.6) / 2
     assert udcg([0.0, 0.4], [True, False]) == pytest.approx(1 / (1 + math.exp(-total)))
     per_class = 1.0 - 0.333 * 0.6
-    assert udcg([0.0, 0.4], [True, False], normalise="per_class") == pytest.approx(1 / (1 + math.exp(-per_class)))
+    assert udcg([0.0, 0.4], [True, False], normalize="per_class") == pytest.approx(1 / (1 + math.exp(-per_class)))
     assert udcg([0.5], [False], 1.0, -1.0) == pytest.approx(1 / (1 + math.exp(0.5)))
 
 

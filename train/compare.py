@@ -72,7 +72,8 @@ def compare_rewards(settings: Settings, rewards: list[str]) -> None:
         for reward in rewards
     ]
     for run_settings in runs:
-        pipeline.check_scoring(shared.train_turns.turns, run_settings.scoring, shared.generator.name)
+        key = settings.generator.model_key
+        pipeline.check_scoring(shared.train_turns.turns, run_settings.scoring, shared.generator.name, key)
     pipeline.run_pipeline(replace(settings, run=replace(settings.run, until=SHARED[-1])), shared.sources)
     for run_settings in runs:
         for stage in SHARED:

@@ -19,7 +19,7 @@ from rewriter.prompts import RewritePrompt
 from rewriter.sampling import prompts_of
 from scoring import grogu
 from scoring.generator import Generator
-from scoring.registry import component_rewards
+from scoring.registry import REWARDS, component_rewards
 from train.evaluation import BASELINES, select_systems
 from train.policy import add_lora, meta_model
 from train.run import EVALUATION, Run, split_stage
@@ -57,9 +57,9 @@ class Lengths(NamedTuple):
     reply: float | None
 
 
-def untrained_model(spec: ModelSpec) -> LanguageModel:
-    """Build a model without weights, with its tokenizer."""
-    return LanguageModel(spec.name, meta_model(spec.name), load_tokenizer(spec.name))
+def untrained_model(spec: ModelSpec, key: str) -> LanguageModel:
+    """Build a model without weights, with its tokenizer; `key` is the setting that names it, for messages."""
+    return LanguageModel(spec.name, meta_model(spec.name, key), load_tokenizer(spec.name))
 
 
 def mean_tokens(lm: LanguageModel, texts: Sequence[str]) -> float:
@@ -79,9 +79,10 @@ class Costs:
     passages: Sequence[str]
 
     def __post_init__(self) -> None:
-        self.rewriter, self.generator = untrained_model(self.run.base), untrained_model(self.run.generator)
+        self.rewriter = untrained_model(self.run.base, "rewriter.model")
+        self.generator = untrained_model(self.run.generator, self.run.settings.generator.model_key)
         self.size, self.generator_size = self.rewriter.model.num_parameters(), self.generator.model.num_parameters()
-        policy = add_lora(meta_model(self.rewriter.name), self.rewriter.name, self.run.settings.lora)
+        policy = add_lora(meta_model(self.rewriter.name, "rewriter.model"), self.rewriter.name, self.run.settings.lora)
         self.adapter_size, _ = policy.get_nb_trainable_parameters()
 
     @cached_property
@@ -118,7 +119,8 @@ class Costs:
     def passes(self) -> set[str]:
         """Generator passes of the run's reward. All GROGU rewards share one, and so do both Delta-SePer rewards."""
         rule = self.run.settings.scoring
-        names = {name.removesuffix("_soft").removesuffix("_hard") for name in component_rewards(rule)}
+        rewards = [name for name in component_rewards(rule) if REWARDS[name].needs_generator]
+        names = {name.removesuffix("_soft").removesuffix("_hard") for name in rewards}
         return {rule.answer if name in grogu.REWARDS else name for name in names}
 
     def scoring(self, lengths: Lengths, lists: float, passes: set[str]) -> Work:
@@ -126,7 +128,7 @@ class Costs:
         settings, (_, _, bare, documents, reply) = self.run.settings, lengths
         rule, calls, tokens = settings.scoring, 0.0, 0.0
         limits = {"logged": rule.reply_tokens, "delta_seper": rule.sample_tokens}
-        for name in passes - {"reciprocal_rank"}:
+        for name in passes:
             most = limits.get(name, settings.generator.max_new_tokens)
             output = most if reply is None else min(most, reply)
             if name == "generated":  # each answer is generated with documents, and scored without them

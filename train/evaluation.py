@@ -27,7 +27,7 @@ from rewriter.conversations import TurnSet
 from rewriter.prompts import RewritePrompt, search_query, user_turns
 from rewriter.rewriter import server_backend
 from rewriter.sampling import greedy_rewrites
-from scoring.registry import component_rewards, has_reward, needs_seper, relevant_settings
+from scoring.registry import component_rewards, has_reward, needs_entailment, relevant_settings
 from scoring.scorer import build_scorer
 from train.evaluation_rewards import Results, score_results, turns_of_others
 from train.report_tables import write_tables
@@ -177,10 +177,9 @@ def evaluation_stage(run: Run, systems: Sequence[str], trained: Mapping[str, Sta
     if settings.evaluation.answers:
         decided["scoring"] = {"alpha": rule.alpha, "fallback": rule.fallback, "fallback_by": rule.fallback_by}
         decided["scoring"] |= relevant_settings(rule)
-        limits = ("max_new_tokens", "document_tokens", "history_tokens")
-        decided["generator"] = {name: getattr(settings.generator, name) for name in limits}
+        decided["generator"] = settings.generator.limits
         inputs["generator"] = run.generator.fingerprint
-        if needs_seper(component_rewards(rule)):
+        if needs_entailment(component_rewards(rule)):
             inputs["entailment"] = ModelSpec(rule.entailment).fingerprint
     if any(name in trained or name in UNTRAINED for name in systems):
         names = ("instruction", "max_new_tokens", "history_messages", "history_words", "query", "question_weight")

@@ -49,7 +49,7 @@ def score_results(
         turns: the turns of the batch.
         results: system -> result of each turn.
     """
-    rule = scorer.rule
+    rule = scorer.scoring
 
     def scores_of(answer: str, question: str, rewards: Sequence[str]) -> dict[str, list[dict[str, Score]]]:
         """System -> for each turn, reward -> score."""
@@ -64,7 +64,7 @@ def score_results(
             for turn, result in zip(turns, column, strict=True)
         ]
         with shared.using(None) if shared else nullcontext():
-            scores = iter(replace(scorer, rule=replace(rule, answer=answer)).scores(items, rewards))
+            scores = iter(replace(scorer, scoring=replace(rule, answer=answer)).scores(items, rewards))
         return {name: [next(scores) for _ in turns] for name in results}
 
     reward_pass, answer_pass = (rule.answer, rule.question), ("generated", "conversation")

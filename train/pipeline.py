@@ -131,7 +131,8 @@ def check_inputs(run: Run, stages: Sequence[str]) -> None:
     if kinds != {"candidates"}:
         _ = run.collections  # raises on a bad passage
     if "scores" in kinds:
-        check_scoring(run.train_turns.turns, settings.scoring, run.generator.name)
+        key = settings.generator.model_key
+        check_scoring(run.train_turns.turns, settings.scoring, run.generator.name, key)
     for options in (settings.rewriter, settings.generator):
         if options.model and options.adapter:
             check_adapter(options.model, options.adapter)

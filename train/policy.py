@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from core.errors import InputError, first_line
-from core.gguf import model_folder
+from core.errors import InputError
+from core.language_model import read_config
 from core.model_spec import ModelSpec
 from train.trainer_config import LORA, build_config
 
@@ -41,14 +41,12 @@ def check_lora(model: ModelSpec, lora: dict[str, Any]) -> None:
         InputError: the model cannot be read, or PEFT cannot add the adapter.
     """
     if not model.adapter:
-        add_lora(meta_model(model.name), model.name, lora)
+        add_lora(meta_model(model.name, "rewriter.model"), model.name, lora)
 
 
-def meta_model(name: str) -> PreTrainedModel:
-    """Build a model without weights; raises an `InputError` if its configuration cannot be read."""
-    try:
-        config = AutoConfig.from_pretrained(model_folder(name), trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"`rewriter.model`: {name} cannot be read: {first_line(error)}") from error
+def meta_model(name: str, key: str) -> PreTrainedModel:
+    """Build a model without weights; raises an `InputError` that names the setting `key` if its configuration cannot
+    be read."""
+    config = read_config(key, name)
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config)

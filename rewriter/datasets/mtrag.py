@@ -93,7 +93,7 @@ def read(path: Path, qrels: Path | None = None) -> list[Turn]:
         domain = {task.Collection for _, task in tasks if task.task_id in gold}
         if not domain:
             raise InputError(
-                f"{qrels} has no judgement for any task of {path}: its first query id is `{next(iter(gold))}`, but "
+                f"{qrels} has no judgment for any task of {path}: its first query id is `{next(iter(gold))}`, but "
                 "task ids have the form `<conversation><::><turn>`; use two files from one commit of the repository."
             )
         tasks = [(place, task) for place, task in tasks if task.Collection in domain]
