@@ -114,7 +114,7 @@ def test_empty_passages_are_counted(tmp_path, capsys):
             ["--scoring.reward", "udcg"],
             "the reward `udcg` needs `relevant` in every turn; 1 of 1 turns of `data.train`",
         ),
-        (["--rewriter.model", "./nowhere"], "`generator.model`: ./nowhere cannot be read: "),
+        (["--rewriter.model", "./nowhere"], "`rewriter.model`: ./nowhere cannot be read: "),
     ],
 )
 def test_bad_settings_are_named(tmp_path, capsys, flags, expected):
