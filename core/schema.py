@@ -162,3 +162,15 @@ def explain(kind: type, error: dict[str, Any], prefix: str = "") -> str:
     choices = get_args(split_type(expected)[0]) if error["type"] == "literal_error" else ()
     hint = did_you_mean(str(error["input"]), list(choices))
     return f"`{key}` must be {requirement}, got {short(error['input'])}{f'; {hint}' if hint else '.'}"
+
+
+def texts_of(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the strings in nested values, with their full names."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from texts_of(item, f"{name}.{key}".removeprefix("."))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from texts_of(item, f"{name}[{number}]")

@@ -4,7 +4,6 @@ Types declare ranges and choices; docstrings contain the help. This module does 
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -14,7 +13,7 @@ from annotated_types import Ge, Gt, Le
 from core.data_settings import DataSettings
 from core.errors import CREDENTIALS, InputError
 from core.retrieval_settings import RetrievalSettings, check_engines
-from core.schema import Dtype, Fraction, NonNegative, Positive, Seed, Text, Validated
+from core.schema import Dtype, Fraction, NonNegative, Positive, Seed, Text, Validated, texts_of
 from core.scoring_settings import ScoringSettings
 from core.urls import check_url
 
@@ -295,15 +294,3 @@ class Settings(Validated):
             for name, value in getattr(self, section).items():
                 if isinstance(value, float) and not math.isfinite(value):
                     raise InputError(f"`{section}.{name}` must be a finite number, got {value}.")
-
-
-def texts_of(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the strings in nested values, with their full names."""
-    if isinstance(value, str):
-        yield name, value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from texts_of(item, f"{name}.{key}".removeprefix("."))
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from texts_of(item, f"{name}[{number}]")
