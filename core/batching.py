@@ -135,4 +135,6 @@ def use_cores(threads: int | None = None) -> None:
     """Set the number of torch threads, by default this process's share of the cores (`accelerate launch` sets one
     thread for a process on a CPU)."""
     local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // local_processes))
+    # macOS has no `sched_getaffinity`.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(threads or max(1, cores // local_processes))

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,12 @@ def data_sources(data: DataSettings, run_dir: Path) -> list[DataSource]:
         )
         for name, files in (data.sets or {"": data}).items()
     ]
+
+
+def with_pools(sources: Sequence[DataSource], run_dir: Path) -> list[DataSource]:
+    """The data sets with their pools (`data.pool`) as collections."""
+    names = [f"pool-{source.name}.jsonl" if source.name else "pool.jsonl" for source in sources]
+    return [replace(source, corpus=str(run_dir / "data" / name)) for source, name in zip(sources, names, strict=True)]
 
 
 def sources_with(sources: Sequence[DataSource], split: str) -> list[DataSource]:

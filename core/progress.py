@@ -8,6 +8,7 @@ import time
 import warnings
 from contextlib import AbstractContextManager
 from threading import Event, Thread
+from typing import TextIO
 
 from tqdm import tqdm
 
@@ -17,25 +18,21 @@ log = logging.getLogger("rewriter")
 FIRST_LINE, LOG_EVERY = 8.0, 15.0  # seconds before the first progress line and between lines, without a terminal
 
 
-def set_up_logging() -> None:
-    """Set up logging: INFO on rank 0; only errors, and no progress bars, on other ranks."""
+def set_up_logging(stream: TextIO | None = None) -> None:
+    """Set up logging, by default to standard output: INFO on rank 0; only errors, and no progress bars, on other
+    ranks."""
     first = process()[0] == 0
     if not first or not sys.stderr.isatty():  # bars are for terminals
         for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"):
             os.environ.setdefault(name, "1")
     logging.basicConfig(
-        level=logging.INFO if first else logging.ERROR, format="%(message)s", stream=sys.stdout, force=True
+        level=logging.INFO if first else logging.ERROR, format="%(message)s", stream=stream or sys.stdout, force=True
     )
-    hide_future_warnings()
+    for library in ("transformers", "trl", "peft", "accelerate"):  # what they tell each other about future versions
+        warnings.filterwarnings("ignore", category=FutureWarning, module=library)
     for noisy in ("httpx", "httpx2", "datasets", "transformers", "torch", "accelerate", "faiss"):
         logging.getLogger(noisy).setLevel(logging.WARNING if first else logging.ERROR)
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns about a missing faster kernel on a CPU
-
-
-def hide_future_warnings() -> None:
-    """Hide what the libraries tell each other about their next versions."""
-    for library in ("transformers", "trl", "peft", "accelerate"):
-        warnings.filterwarnings("ignore", category=FutureWarning, module=library)
 
 
 class Progress(AbstractContextManager):

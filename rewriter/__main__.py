@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from core.artifacts import write_atomic
 from core.cli import parse_flags, run_command
 from core.errors import InputError
-from core.progress import Progress, hide_future_warnings
+from core.progress import Progress, set_up_logging
 from core.records import Turn
 from core.schema import Dtype, NonNegative, Positive, Validated
 from core.settings import RewriterSettings
@@ -99,7 +99,7 @@ def query_lines(rewriter: "Rewriter", turns: Sequence[Turn], n: int) -> Iterator
 
 def main(argv: list[str] | None = None) -> None:
     flags = parse_flags(RewriterFlags, __doc__, argv)
-    hide_future_warnings()
+    set_up_logging(sys.stderr)  # the queries go to standard output
     options, turns = rewriter_options(flags), read_turns(flags.input) if flags.input else []
 
     from rewriter.rewriter import Rewriter

@@ -1,7 +1,7 @@
 """`Rewriter`: apply a trained rewriter."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -9,6 +9,7 @@ from core.errors import InputError
 from core.language_model import LanguageModel, check_room
 from core.model_spec import rewriter_spec
 from core.records import Message, Turn
+from core.schema import validate
 from core.settings import RewriterSettings
 from rewriter.adapter_settings import load_adapter_settings
 from rewriter.prompts import RewritePrompt, normalized, search_query
@@ -16,6 +17,11 @@ from rewriter.sampling import greedy_rewrites, sample_rewrites
 
 if TYPE_CHECKING:
     from rewriter.server_backend import ServerBackend
+
+
+def with_overrides(options: RewriterSettings, values: dict[str, Any]) -> RewriterSettings:
+    """The settings with other values; raises InputError for an unknown name or a wrong value."""
+    return validate(RewriterSettings, asdict(options) | values)
 
 
 class LocalBackend:
@@ -26,7 +32,7 @@ class LocalBackend:
 
     def rewrites(self, turns: Sequence[Turn], options: RewriterSettings, n: int) -> list[list[str]]:
         """The most likely rewrite of each turn, or `n` samples."""
-        prompt = RewritePrompt.of(options)
+        prompt = RewritePrompt.of(options, examples=True)
         if n == 1:
             return [[text] for text in greedy_rewrites(self.lm, turns, options, prompt)]
         records = sample_rewrites(self.lm, turns, replace(options, n=n, include=[]), prompt, seed=0)
@@ -73,12 +79,12 @@ class Rewriter:
                 model has moved.
 
         Raises:
-            InputError: there is no `rewriter.json`, or the model cannot be loaded.
+            InputError: there is no `rewriter.json`, an override is invalid, or the model cannot be loaded.
         """
         options = load_adapter_settings(name)
         if options is None:
             raise InputError(f"{name} contains no rewriter.json; name a run or an adapter of train/dpo.py.")
-        return cls.from_settings(replace(options, **overrides))
+        return cls.from_settings(with_overrides(options, overrides))
 
     @classmethod
     def from_settings(cls, options: RewriterSettings) -> "Rewriter":
@@ -105,12 +111,12 @@ class Rewriter:
             overrides: settings of `rewriter` that replace the saved ones, such as `concurrency` or `extra_body`.
 
         Raises:
-            InputError: there is no `rewriter.json`, the URL cannot be used, or the package openai is not installed.
+            InputError: there is no `rewriter.json`, an override is invalid, or the package openai is not installed.
         """
         options = load_adapter_settings(settings) if settings else RewriterSettings()
         if options is None:
             raise InputError(f"{settings} contains no rewriter.json.")
-        options = replace(options, url=url, served_model=model, **overrides)
+        options = with_overrides(options, overrides | {"url": url, "served_model": model})
         return cls(server_backend(options, api_key), options)
 
     @overload

@@ -49,7 +49,7 @@ class ServerBackend:
 
     def rewrites(self, turns: Sequence[Turn], options: RewriterSettings, n: int) -> list[list[str]]:
         """The most likely rewrite of each turn, or `n` samples."""
-        samples = self.sample(turns, RewritePrompt.of(options), n, seed=0)
+        samples = self.sample(turns, RewritePrompt.of(options, examples=True), n, seed=0)
         return [[sample.text for sample in turn_samples] for turn_samples in samples]
 
     def greedy_rewrites(self, turns: Sequence[Turn], prompt: RewritePrompt) -> list[str]:

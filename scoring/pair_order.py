@@ -9,7 +9,7 @@ from statistics import fmean
 
 from core.artifacts import write_atomic
 from core.cli import read_settings
-from core.data_sources import data_sources
+from core.data_sources import data_sources, with_pools
 from core.errors import InputError
 from core.progress import log
 from core.records import TurnRecord
@@ -35,7 +35,8 @@ def show_pair_order(flags: ValidityFlags, words: Sequence[str]) -> None:
         flags: flags of `scoring.validity`.
         words: command-line words that override settings.
     """
-    settings = read_settings("", ["--config", str(flags.config), *words, "--run.dir", str(flags.run)])
+    limit = ["--run.limit", str(flags.limit)] if flags.limit else []
+    settings = read_settings("", ["--config", str(flags.config), *words, "--run.dir", str(flags.run), *limit])
     table = order_table(pair_orders(settings))
     log.info("\n%s", table)
     if flags.output:
@@ -54,6 +55,8 @@ def pair_orders(settings: Settings, stage_name: str = "round-1/scores") -> dict[
         InputError: the stage is missing or not complete, or no training turn has relevant documents.
     """
     sources = data_sources(settings.data, settings.run.path)
+    if settings.data.pool:
+        sources = with_pools(sources, settings.run.path)
     turns = {turn.id: turn for turn in load_turns(sources, "train", settings.run.limit) if turn.relevant}
     if not turns:
         raise InputError("no training turn has `relevant` documents, which `--run` needs to compute reciprocal ranks.")

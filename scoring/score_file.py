@@ -21,7 +21,14 @@ from scoring.registry import needs_entailment
 from scoring.score_items import item_needs_generator, score_items
 from scoring.utility import UtilityFlags
 
-GENERATOR_FLAGS = ("model", "adapter", "dtype", "max_new_tokens", "seed")  # flags that affect the results
+GENERATOR_FLAGS = (
+    "model",
+    "adapter",
+    "dtype",
+    "quantization",
+    "max_new_tokens",
+    "seed",
+)  # flags that affect the results
 BATCH_SIZE = 16  # items scored and saved together
 
 
@@ -123,7 +130,10 @@ def load_generator(flags: UtilityFlags, items: list[dict[str, Any]]) -> Language
     parsed = [parse_item(item, "item", flags.reward) for item in items]
     if not any(item_needs_generator(item, flags.reward, flags.model) for item in parsed):
         return None
-    lm = load_language_model(flags.model, flags.adapter, flags.dtype, device=flags.device)
+    lm = load_language_model(
+        flags.model, flags.adapter, flags.dtype, device=flags.device, quantization=flags.quantization,
+        device_map=flags.device_map,
+    )  # fmt: skip
     check_room(lm, flags.max_new_tokens, "--max_new_tokens")
     if needs_entailment([flags.reward]):
         check_room(lm, flags.sample_tokens, "--sample_tokens")

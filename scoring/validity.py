@@ -59,6 +59,10 @@ class ValidityFlags(Validated):
             check_reward_name("--rewards", name)
         if self.run and not self.config:
             raise InputError("`--run` needs `--config`, the settings of that run.")
+        if self.run and (self.rewards or self.entailment):
+            raise InputError(
+                "`--run` shows the rewards in the records of the run; remove `--rewards` and `--entailment`."
+            )
         if not self.output and not self.run:
             raise InputError("`--output` is not set; name a folder for validity.json, .md and .svg.")
         if self.input and not self.model:

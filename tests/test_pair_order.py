@@ -69,6 +69,13 @@ def test_every_grogu_reward_from_token_statistics(run):
     assert orders["key_entropy@logged"]["share"] == 1.0  # 3 - 1 over 3 - 2
 
 
+def test_the_pool_of_a_run_is_searched(run, tmp_path):
+    settings = run("--scoring.reward", "udcg", "--data.pool", "1", scores=(0.1, 0.7))
+    pool = [{"id": "d0", "text": "barn"}, {"id": "d1", "text": "lake"}]  # in the collection, the texts are swapped
+    write_lines(tmp_path / "run/data/pool.jsonl", pool)
+    assert pair_orders(settings)["udcg"]["share"] == 1.0
+
+
 def test_turns_without_labels_raise_an_error(run, tmp_path):
     settings = run(scores=(0.1, 0.7))
     write_lines(tmp_path / "turns.jsonl", [{"id": "t", "history": [], "question": "Who?"}])

@@ -5,14 +5,17 @@ import importlib.util
 import pytest
 import torch
 
+from core.artifacts import read_json_lines
 from core.errors import InputError
 from core.language_model import load_language_model
 from core.model_spec import ModelSpec, generator_spec, load_with_adapters
 from core.records import GenerationInput
 from core.settings import GeneratorSettings, RewriterSettings
 from scoring.generator import Generator
-from tests.conftest import ROOT
+from scoring.utility import main
+from tests.conftest import ROOT, call, write_lines
 from tests.test_training import TRAINING, run_with_pairs
+from tests.test_utility import ITEM
 from train.dpo_stage import train_dpo
 from train.sft_stage import train_sft
 
@@ -59,6 +62,17 @@ def test_a_quantized_generator_answers_and_scores():
     assert "Linear4bit" in linear_layers(lm.model)
     (answer,) = Generator(lm, 8, 4096).answers([QUESTION])
     assert answer.answer and len(answer.stats.h0) == len(answer.stats.hd) > 0
+
+
+@needs_4bit
+def test_items_are_scored_with_a_quantized_generator(tmp_path):
+    item = write_lines(tmp_path / "items.jsonl", [ITEM])
+    h0 = []
+    for flags in ([], ["--quantization", "4bit"]):
+        call(main, "--model", TINY, "--input", item, "--output", tmp_path / "out.jsonl", *flags)
+        (scored,) = read_json_lines(tmp_path / "out.jsonl")
+        h0.append(scored[1]["models_info"][TINY])
+    assert h0[0] != h0[1]
 
 
 @needs_4bit

@@ -57,6 +57,19 @@ def test_settings_can_be_overridden(run, expected):
     assert rewriter.rewrite(HISTORY, QUESTION) == f"{QUESTION} {expected}"
 
 
+def test_examples_and_wrong_overrides(run, expected):
+    examples = [{"conversation": "User: Who?", "rewrite": "Who is Talpa?"}]
+    rewriter = Rewriter.from_pretrained(run, examples=examples)
+    prompt = RewritePrompt.of(rewriter.options, examples=True)
+    assert prompt.examples == (("User: Who?", "Who is Talpa?"),)
+    turn = Turn("a", tuple(HISTORY), QUESTION)
+    assert [rewriter.rewrite(HISTORY, QUESTION)] == greedy_rewrites(
+        rewriter.backend.lm, [turn], rewriter.options, prompt
+    )
+    with pytest.raises(InputError, match="unknown setting `max_new_token`; did you mean `max_new_tokens`"):
+        Rewriter.from_pretrained(run, max_new_token=8)
+
+
 def test_samples_are_distinct_and_repeatable(run):
     rewriter = Rewriter.from_pretrained(run)
     queries = rewriter.rewrite(HISTORY, QUESTION, n=4)

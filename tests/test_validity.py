@@ -96,6 +96,10 @@ def test_rewards_that_lack_answers_are_refused_or_skipped(random_llama, tmp_path
             "`--output` is not set; name a folder for validity.json, .md and .svg.",
         ),
         (["--input", "x.jsonl", "--model", "m", "--run", "r"], "`--run` needs `--config`, the settings of that run."),
+        (
+            ["--config", "c.yaml", "--run", "r", "--rewards", "ppl"],
+            "`--run` shows the rewards in the records of the run; remove `--rewards` and `--entailment`.",
+        ),
         (["--input", "x.jsonl", "--rewards", "ppll"], "`--rewards ppll`: did you mean `ppl`?"),
         (
             ["--input", "x.jsonl", "--model", "m", "--output", "o", "--run.seed", "1"],

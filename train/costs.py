@@ -190,5 +190,7 @@ class Costs:
         disk += lists * settings.retrieval.k * HIT_BYTES
         if name == "rankings":
             return turns, Work(disk=turns * disk)
+        if name != "scores":
+            raise ValueError(f"the cost of the stage `{stage}` is not known; add it here")
         disk += lists * (LIST_BYTES + TOKEN_BYTES * (lengths.reply or settings.generator.max_new_tokens))
         return turns, self.scoring(lengths, lists, self.passes)._replace(disk=disk).times(turns)

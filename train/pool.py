@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from core.artifacts import read_json, write_atomic, write_json
-from core.data_sources import SPLITS, DataSource
+from core.data_sources import SPLITS, DataSource, with_pools
 from core.distributed import process, wait_for_all
 from core.errors import InputError
 from core.json_records import to_json_dict
@@ -26,12 +26,6 @@ from retrieval.retriever import Retriever
 from rewriter.conversations import load_turns
 
 BATCH = 256  # turns searched at once
-
-
-def with_pools(sources: Sequence[DataSource], run_dir: Path) -> list[DataSource]:
-    """The data sets with their pools as collections."""
-    names = [f"pool-{source.name}.jsonl" if source.name else "pool.jsonl" for source in sources]
-    return [replace(source, corpus=str(run_dir / "data" / name)) for source, name in zip(sources, names, strict=True)]
 
 
 def make_pools(

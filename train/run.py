@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from core.artifacts import read_json
-from core.data_sources import DataSource, data_sources
+from core.data_sources import DataSource, data_sources, with_pools
 from core.distributed import process, wait_for_all
 from core.errors import InputError
 from core.model_spec import ModelSpec, generator_spec, rewriter_spec
@@ -14,7 +14,7 @@ from core.schema import validate
 from core.settings import ROUND_STAGES, Settings
 from retrieval.collection import Collection, open_collections
 from rewriter.conversations import TurnSet, load_turns
-from train.pool import make_pools, with_pools
+from train.pool import make_pools
 from train.tiny.world import make_quickstart_data
 from train.tracking import RunTracker
 
