@@ -28,7 +28,7 @@ from scoring.scorer import Scorer, build_scorer
 from scoring.validity import ValidityFlags
 from scoring.validity_cases import Case, build_cases, cases_of_items, labelled_turns
 
-BATCH_SIZE = 32  # cases scored together
+BATCH_SIZE = 8  # cases scored together
 GOLD, NOISE = "gold over without", "random over retrieved"
 
 
