@@ -21,14 +21,8 @@ from scoring.registry import needs_entailment
 from scoring.score_items import item_needs_generator, score_items
 from scoring.utility import UtilityFlags
 
-GENERATOR_FLAGS = (
-    "model",
-    "adapter",
-    "dtype",
-    "quantization",
-    "max_new_tokens",
-    "seed",
-)  # flags that affect the results
+# Flags that affect the results, besides those of the reward.
+GENERATOR_FLAGS = ("model", "adapter", "dtype", "quantization", "max_new_tokens", "seed")
 BATCH_SIZE = 16  # items scored and saved together
 
 

@@ -67,12 +67,12 @@ def test_a_quantized_generator_answers_and_scores():
 @needs_4bit
 def test_items_are_scored_with_a_quantized_generator(tmp_path):
     item = write_lines(tmp_path / "items.jsonl", [ITEM])
-    h0 = []
+    token_records = []
     for flags in ([], ["--quantization", "4bit"]):
         call(main, "--model", TINY, "--input", item, "--output", tmp_path / "out.jsonl", *flags)
         (scored,) = read_json_lines(tmp_path / "out.jsonl")
-        h0.append(scored[1]["models_info"][TINY])
-    assert h0[0] != h0[1]
+        token_records.append(scored[1]["models_info"][TINY])
+    assert token_records[0] != token_records[1]
 
 
 @needs_4bit

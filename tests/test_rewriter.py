@@ -57,7 +57,7 @@ def test_settings_can_be_overridden(run, expected):
     assert rewriter.rewrite(HISTORY, QUESTION) == f"{QUESTION} {expected}"
 
 
-def test_examples_and_wrong_overrides(run, expected):
+def test_examples_are_used_and_wrong_overrides_refused(run):
     examples = [{"conversation": "User: Who?", "rewrite": "Who is Talpa?"}]
     rewriter = Rewriter.from_pretrained(run, examples=examples)
     prompt = RewritePrompt.of(rewriter.options, examples=True)
