@@ -1,4 +1,4 @@
-"""Several processes: ranks, barriers, seeds that are the same in every process, and the lock of a run folder."""
+"""Several processes: ranks, barriers, seeds that are the same in every process, and the lock of an output folder."""
 
 import hashlib
 import os
@@ -74,27 +74,31 @@ def check_launch() -> None:
     )
 
 
-def lock_run_dir(run_dir: Path) -> None:
-    """Lock a run folder until this process ends. Only rank 0 takes the lock.
+def lock_folder(folder: Path, flag: str = "--run.dir") -> None:
+    """Lock the output folder of a command until this process ends. Only rank 0 takes the lock.
+
+    Args:
+        folder: created if it does not exist.
+        flag: the flag that names the folder, for messages.
 
     Raises:
         InputError: another process uses the folder, or it cannot be created.
     """
-    if process()[0] != 0 or run_dir.resolve() in _LOCKS:
+    if process()[0] != 0 or folder.resolve() in _LOCKS:
         return
-    lock, holder = FileLock(run_dir / ".lock", blocking=False), run_dir / ".lock-holder"
+    lock, holder = FileLock(folder / ".lock", blocking=False), folder / ".lock-holder"
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
         holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
     except Timeout as error:
         name = f" ({holder.read_text()})" if holder.exists() else ""
         raise InputError(
-            f"another process{name} is using {run_dir}; wait for it to finish, or use another `--run.dir`."
+            f"another process{name} is using {folder}; wait for it to finish, or use another `{flag}`."
         ) from error
     except OSError as error:
-        raise InputError(f"`run.dir`: {run_dir} cannot be used ({error.strerror}); choose another folder.") from error
-    _LOCKS[run_dir.resolve()] = lock
+        raise InputError(f"`{flag}`: {folder} cannot be used ({error.strerror}); choose another folder.") from error
+    _LOCKS[folder.resolve()] = lock
 
 
 def seed_of(*parts: object) -> int:

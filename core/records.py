@@ -221,6 +221,17 @@ class EvaluationRecord:
 
 
 @dataclass(frozen=True)
+class CheckedQuestion:
+    """A question of `scoring.validity`: for each of its document lists, the generator's answer and the value of each
+    reward; and reward -> seconds per list."""
+
+    id: str
+    answers: dict[str, str]
+    values: dict[str, dict[str, float | None]]
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
 class GenerationInput:
     """Input of the generator: a question in its conversation, and documents in rank order."""
 

@@ -47,6 +47,8 @@ class Stage:
         settings: the settings that affect the records, and no others.
         inputs: name -> hash of the input; with several data sets, one hash for the name of each.
         record_type: dataclass of its records; None for a stage without records.
+        remedy: what to do if the folder was created with other settings, for the message; by default for the stages
+            of train/dpo.py.
 
     Raises:
         InputError: the folder was created with other settings or inputs.
@@ -59,8 +61,12 @@ class Stage:
         settings: dict[str, Any],
         inputs: dict[str, Any],
         record_type: type | None = None,
+        remedy: str = "",
     ):
         self.run_dir, self.name, self.folder, self.record_type = run_dir, name, run_dir / name, record_type
+        self.remedy = remedy or (
+            f"Use another `--run.dir`, delete the folder, or run `train/dpo.py` with `--run.redo_from {name}`."
+        )
         self.started = time.monotonic()
         self.batch_limit: int | None = None  # see `LanguageModel`; for the manifest and the summary line
         self.plan = json.loads(json.dumps({"settings": settings, "inputs": inputs}))
@@ -73,10 +79,7 @@ class Stage:
 
     def _refuse_changes(self, before: dict[str, Any], now: dict[str, Any]) -> None:
         if changed := [text for part in now for text in changes(part, before[part], now[part])]:
-            raise InputError(
-                f"{self.folder} was created with other settings: {'; '.join(changed)}. Use another `--run.dir`, "
-                f"delete the folder, or run `train/dpo.py` with `--run.redo_from {self.name}`."
-            )
+            raise InputError(f"{self.folder} was created with other settings: {'; '.join(changed)}. {self.remedy}")
 
     def expect(self, inputs: dict[str, Any]) -> None:
         """Check that this stage was run with the same inputs as a later one."""

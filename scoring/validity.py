@@ -6,8 +6,9 @@
 With `--config`, document lists are built from the labelled training turns, or from held-out turns if no training turn
 is labelled. Each turn has four lists: one gold passage among retrieved ones, a list of equal length without it, and
 one gold passage with 4 random and with 4 retrieved ones. `--input` uses the passages of each item (in the format of
-`scoring.utility`, with `is_relevant`). Writes `validity.json`, `validity.md` and `validity.svg`. GROGU rewards score
-the generated answer, `key_entropy@logged` and the like the logged reply.
+`scoring.utility`, with `is_relevant`). GROGU rewards score the generated answer, `key_entropy@logged` and the like the
+logged reply. Writes `validity.json`, `validity.md` and `validity.svg`, and the scores of each question to `scores`.
+Rerun an interrupted command to resume.
 
 The following command compares how the rewards of a run order the candidates of a turn with their reciprocal ranks:
 
@@ -79,7 +80,7 @@ def main(argv: list[str] | None = None) -> None:
 
         show_pair_order(flags, words)
     else:
-        from scoring.validity_report import check_generator
+        from scoring.validity_check import check_generator
 
         check_generator(flags, words)
 

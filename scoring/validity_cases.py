@@ -3,6 +3,7 @@ retrieved distractors."""
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from core.data_sources import SPLITS, data_sources
@@ -15,7 +16,13 @@ from retrieval.engines import PerDatasetRetriever
 from rewriter.conversations import load_turns
 from scoring.items import parse_item
 
-Case = dict[str, RewardInput]  # the document lists of a question, by name
+
+@dataclass(frozen=True)
+class Case:
+    """A question of a turn or item, and its document lists by name."""
+
+    id: str
+    lists: dict[str, RewardInput]
 
 
 def gold_and_without(
@@ -71,7 +78,7 @@ def build_cases(
             "random": [gold, *spare[:4]],
             "retrieved": [gold, *others[:4]],
         }
-        case = {
+        inputs = {
             name: RewardInput(
                 GenerationInput.of(turn.history, turn.question, collection.contents(docs)),
                 tuple(doc in relevant for doc in docs),
@@ -80,7 +87,7 @@ def build_cases(
             )
             for name, docs in lists.items()
         }
-        cases.append(case)
+        cases.append(Case(turn.id, inputs))
     if not cases:
         raise InputError("the collection has no documents other than the relevant ones of a turn.")
     return cases
@@ -99,11 +106,11 @@ def cases_of_items(items: Sequence[dict[str, Any]], seed: int) -> list[Case]:
         if gold and others:
             place = rng.randrange(len(others))
             lists = {"gold": [*others[:place], gold[0], *others[place:-1]], "without": others}
-            case = {
+            inputs = {
                 name: parse_item(item | {"passages": passages}, f"item {number}", "validity").reward_input
                 for name, passages in lists.items()
             }
-            cases.append(case)
+            cases.append(Case(f"item {number}", inputs))
     if not cases:
         raise InputError("no item has both a passage with `is_relevant` true and a passage with `is_relevant` false.")
     if len(cases) < len(items):

@@ -142,7 +142,7 @@ def test_relevant_documents_that_are_unknown(tmp_path, capsys):
 def test_a_run_folder_that_cannot_be_written_is_named(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     line = refused(tmp_path, capsys, flags=["--run.dir", tmp_path / "file/run"])
-    assert f"`run.dir`: {tmp_path}/file/run cannot be used (Not a directory); choose another folder." in line
+    assert f"`--run.dir`: {tmp_path}/file/run cannot be used (Not a directory); choose another folder." in line
 
 
 @pytest.mark.parametrize("section", ["rewriter", "generator"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from core.distributed import lock_run_dir
+from core.distributed import lock_folder
 from core.errors import InputError
 from core.stage_runner import run_stage
 from core.stages import Stage, load_stage
@@ -198,11 +198,9 @@ def test_a_damaged_manifest_is_named(tmp_path, text):
 
 
 def test_a_run_folder_is_locked_by_one_process(tmp_path):
-    lock_run_dir(tmp_path)
-    lock_run_dir(tmp_path)  # locking again in the same process has no effect
-    code = (
-        f"from pathlib import Path; from core.distributed import lock_run_dir; lock_run_dir(Path({str(tmp_path)!r}))"
-    )
+    lock_folder(tmp_path)
+    lock_folder(tmp_path)  # locking again in the same process has no effect
+    code = f"from pathlib import Path; from core.distributed import lock_folder; lock_folder(Path({str(tmp_path)!r}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     holder = f"another process (process {os.getpid()} on {socket.gethostname()}) is using {tmp_path}"
     assert done.returncode and holder in done.stderr

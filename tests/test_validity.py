@@ -15,10 +15,10 @@ from tests.test_utility import ITEM
 
 
 def test_win_rate_by_hand():
-    found = win_rate([(2.0, 1.0), (1.0, 1.0), (3.0, 1.0), (0.0, 1.0), (5.0, 1.0), (None, 1.0)])
-    assert found["rate"] == (3 + 0.5) / 5
-    assert (found["wins"], found["losses"], found["ties"], found["without_value"]) == (3, 1, 1, 1)
-    assert found["p"] == pytest.approx(2 * (4 + 1) / 16)  # two-sided, 3 or more of 4 fair coins
+    result = win_rate([(2.0, 1.0), (1.0, 1.0), (3.0, 1.0), (0.0, 1.0), (5.0, 1.0), (None, 1.0)])
+    assert result["rate"] == (3 + 0.5) / 5
+    assert (result["wins"], result["losses"], result["ties"], result["without_value"]) == (3, 1, 1, 1)
+    assert result["p"] == pytest.approx(2 * (4 + 1) / 16)  # two-sided, 3 or more of 4 fair coins
     assert win_rate([])["rate"] is None
 
 
@@ -36,8 +36,8 @@ def test_both_lists_are_of_equal_length_where_few_documents_are_found():
 
 
 def test_names_are_escaped_in_the_plot():
-    made = {"rewards": {"<b>&": {"gold over without": {"rate": 0.5}}}}
-    root = xml.etree.ElementTree.fromstring(plot_of(made))
+    report = {"rewards": {"<b>&": {"gold over without": {"rate": 0.5}}}}
+    root = xml.etree.ElementTree.fromstring(plot_of(report))
     assert any(element.text == "<b>&" for element in root.iter())
 
 
@@ -54,13 +54,31 @@ def test_the_command(random_llama, tmp_path):
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
     words = ["--input", tmp_path / "in.jsonl", "--model", random_llama, "--output", tmp_path / "out"]
     output = call(main, *words)
-    made = json.loads((tmp_path / "out/validity.json").read_text())
-    assert made["questions"] == 5 and made["lists"] == 10
-    assert made["rewards"]["reciprocal_rank"]["gold over without"]["rate"] == 1.0
-    assert {"key_entropy", "entropy", "key_ppl", "ppl", "udcg", "answer_logprob"} <= made["rewards"].keys()
+    report = json.loads((tmp_path / "out/validity.json").read_text())
+    assert report["questions"] == 5 and report["lists"] == 10
+    assert report["rewards"]["reciprocal_rank"]["gold over without"]["rate"] == 1.0
+    assert {"key_entropy", "entropy", "key_ppl", "ppl", "udcg", "answer_logprob"} <= report["rewards"].keys()
     assert "| key_entropy " in (tmp_path / "out/validity.md").read_text()
     assert "| key_entropy " in output
     xml.etree.ElementTree.parse(tmp_path / "out/validity.svg")
+
+
+def test_an_interrupted_check_resumes_and_refuses_other_settings(random_llama, tmp_path):
+    items = [ITEM | {"question": f"Where was Talpa born? {n}"} for n in range(20)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    words = ["--input", tmp_path / "in.jsonl", "--model", random_llama, "--rewards", "key_entropy", "--output"]
+    call(main, *words, tmp_path / "whole")
+    records = (tmp_path / "whole/scores/records.jsonl").read_text()
+    stopped = tmp_path / "stopped/scores"
+    stopped.mkdir(parents=True)
+    (stopped / "plan.json").write_text((tmp_path / "whole/scores/plan.json").read_text())
+    lines = records.splitlines(keepends=True)
+    (stopped / "part-0.jsonl").write_text("".join(lines[:8]) + lines[8][:20])  # the process was killed while writing
+    assert "scores: resuming after 8 finished records" in call(main, *words, tmp_path / "stopped")
+    values = [json.loads(line) | {"seconds": None} for line in (stopped / "records.jsonl").read_text().splitlines()]
+    assert values == [json.loads(line) | {"seconds": None} for line in lines]
+    output = call(main, *words, tmp_path / "stopped", "--seed", "1", ok=False)
+    assert "`settings.seed` was 0, is 1" in output and f"Use another `--output`, or delete {stopped}." in output
 
 
 def test_rewards_that_make_no_answer_are_compared_with_answers_too(random_llama, tmp_path):
@@ -69,9 +87,9 @@ def test_rewards_that_make_no_answer_are_compared_with_answers_too(random_llama,
     )
     words = ["--input", tmp_path / "in.jsonl", "--model", random_llama, "--output", tmp_path / "out"]
     call(main, *words, "--rewards", "reciprocal_rank")
-    made = json.loads((tmp_path / "out/validity.json").read_text())
-    assert list(made["rewards"]) == ["reciprocal_rank"] and made["abstaining"] is not None
-    assert set(made["answers_right"]) == {"gold", "without"}
+    report = json.loads((tmp_path / "out/validity.json").read_text())
+    assert list(report["rewards"]) == ["reciprocal_rank"] and report["abstaining"] is not None
+    assert set(report["answers_right"]) == {"gold", "without"}
 
 
 def test_rewards_that_lack_answers_are_refused_or_skipped(random_llama, tmp_path):

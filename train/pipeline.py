@@ -29,7 +29,7 @@ from core.adapters import check_adapter
 from core.artifacts import read_json, write_json
 from core.batching import use_cores
 from core.data_sources import DataSource
-from core.distributed import lock_run_dir, process, wait_for_all
+from core.distributed import lock_folder, process, wait_for_all
 from core.errors import InputError, nearest
 from core.progress import log, peak_memory_mb
 from core.records import Pair, TurnRecord
@@ -202,7 +202,7 @@ def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None
     """
     start, stages, run_dir = time.monotonic(), selected_stages(settings), settings.run.path
     use_cores(settings.run.threads)
-    lock_run_dir(run_dir)
+    lock_folder(run_dir)
     command = shlex.join(sys.argv)
     if process()[0] == 0:
         write_json(run_dir / RUN_FILE, {"command": command, "settings": asdict(settings)})
