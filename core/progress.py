@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from threading import Event, Thread
 from typing import TextIO
 
+from huggingface_hub.utils import disable_progress_bars
 from tqdm import tqdm
 
 from core.distributed import process
@@ -23,7 +24,8 @@ def set_up_logging(stream: TextIO | None = None) -> None:
     ranks."""
     first = process()[0] == 0
     if not first or not sys.stderr.isatty():  # bars are for terminals
-        for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"):
+        disable_progress_bars()  # of huggingface_hub and, if it is imported later, transformers
+        for name in ("HF_DATASETS_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"):
             os.environ.setdefault(name, "1")
     logging.basicConfig(
         level=logging.INFO if first else logging.ERROR, format="%(message)s", stream=stream or sys.stdout, force=True
