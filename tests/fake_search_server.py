@@ -36,8 +36,8 @@ class FakeSearch:
             reason = f"no such index [{head['index']}]"
             return {"error": {"type": "index_not_found_exception", "reason": reason}, "status": 404}
         hits = self.retriever.search([body["query"]["multi_match"]["query"]], body["size"])[0]
-        found = [{"_index": INDEX, "_id": hit.doc, "_score": hit.score} for hit in hits]
-        return {"timed_out": False, "_shards": {"failed": 0}, "hits": {"hits": found}, "status": 200}
+        search_hits = [{"_index": INDEX, "_id": hit.doc, "_score": hit.score} for hit in hits]
+        return {"timed_out": False, "_shards": {"failed": 0}, "hits": {"hits": search_hits}, "status": 200}
 
 
 @contextmanager

@@ -52,9 +52,9 @@ def test_every_text_format_gives_the_same_passages(tmp_path, name, text):
 def test_parquet_with_whole_numbers_as_ids(tmp_path):
     columns = {"text": ["one", "two"], "id": [5, 6], "title": [None, "T"], "other": [1.5, 2.5]}
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "c.parquet")
-    found = open_collection(str(tmp_path / "c.parquet"), tmp_path / "cache")
-    assert list(found.passages()) == [Passage("5", "one"), Passage("6", "two", "T")]
-    assert found.contents(["6"]) == ["T\ntwo"]
+    reopened = open_collection(str(tmp_path / "c.parquet"), tmp_path / "cache")
+    assert list(reopened.passages()) == [Passage("5", "one"), Passage("6", "two", "T")]
+    assert reopened.contents(["6"]) == ["T\ntwo"]
 
 
 def test_a_table_without_ids_is_named(tmp_path):
@@ -81,13 +81,13 @@ def test_a_data_set_by_its_hub_name(tmp_path, monkeypatch):
 
 def test_ids_rows_and_contents(tmp_path):
     many = "".join(json.dumps({"id": f"d{i}", "text": f"text {i}"}) + "\n" for i in range(10_050))  # two batches
-    found = open_text(tmp_path, many)
-    assert len(found) == 10_050
-    assert found.ids([0, 9_999, 10_000, 10_049]) == ["d0", "d9999", "d10000", "d10049"]
-    assert found.contents(["d10000", "d3", "d10049"]) == ["text 10000", "text 3", "text 10049"]
-    assert "d9999" in found and "d10050" not in found and "" not in found
+    reopened = open_text(tmp_path, many)
+    assert len(reopened) == 10_050
+    assert reopened.ids([0, 9_999, 10_000, 10_049]) == ["d0", "d9999", "d10000", "d10049"]
+    assert reopened.contents(["d10000", "d3", "d10049"]) == ["text 10000", "text 3", "text 10049"]
+    assert "d9999" in reopened and "d10050" not in reopened and "" not in reopened
     with pytest.raises(InputError, match="`d10050` is not in the collection"):
-        found.contents(["d1", "d10050"])
+        reopened.contents(["d1", "d10050"])
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_a_missing_source_is_named(tmp_path, monkeypatch):
 def test_bad_records_are_left_out_and_counted(tmp_path, caplog):
     caplog.set_level(logging.INFO, "rewriter")
     bad = JSONL + '{"id": "d4"}\n{oops\n' + JSONL.splitlines()[0] + '\n{"id": "d5", "text": "The last."}\n'
-    found = open_text(tmp_path, bad, on_bad="skip")
-    assert list(found.passages()) == [*PASSAGES, Passage("d5", "The last.")]
-    assert found.contents(["d5"]) == ["The last."]
+    reopened = open_text(tmp_path, bad, on_bad="skip")
+    assert list(reopened.passages()) == [*PASSAGES, Passage("d5", "The last.")]
+    assert reopened.contents(["d5"]) == ["The last."]
     assert "4 passages, 3 records skipped" in caplog.text and "c.jsonl:6: the id `7` appears twice" in caplog.text
     with pytest.raises(
         InputError, match=r"c.jsonl:4: the field `text` is missing.*3 bad records.*`--data.on_bad skip`"
@@ -200,8 +200,8 @@ def test_processes_share_one_reading_and_one_index(tmp_path):
         )
         for _ in range(2)
     ]
-    said = [one.communicate(timeout=300)[0] for one in started]
-    assert [one.returncode for one in started] == [0, 0] and all(text.endswith("d29999\n") for text in said)
-    both = "".join(said)
+    outputs = [one.communicate(timeout=300)[0] for one in started]
+    assert [one.returncode for one in started] == [0, 0] and all(text.endswith("d29999\n") for text in outputs)
+    both = "".join(outputs)
     assert both.count("collection: reading") == both.count("bm25s: indexed 30000 passages") == 1
     assert both.count("retrieval: bm25s for 30000 passages") == 2 and both.count("the index exists") == 1

@@ -236,8 +236,8 @@ def test_hub_models_are_told_apart_by_revision(tmp_path, bert):
     shutil.copytree(bert, folder / "snapshots" / ("a1" * 20))
     code = "from tests.test_encoder import load; print(load('team/encoder').config['encoder'])"
     env = os.environ | {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
-    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
-    assert said.stdout == f"team/encoder@{'a1' * 20}\n", said.stderr
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert result.stdout == f"team/encoder@{'a1' * 20}\n", result.stderr
 
 
 PASSAGES = [
@@ -264,5 +264,5 @@ def test_a_paraphrase_ranks_first(tmp_path):
         "shares dropped as borrowing costs rose",
     ]
     hits = build_dense(settings, ListCollection(tmp_path, PASSAGES)).search(queries, 4)
-    assert [found[0].doc for found in hits] == ["d1", "d3", "d2"]
-    assert all(len(found) == 4 and found[0].score > found[1].score + 0.1 for found in hits)
+    assert [ranking[0].doc for ranking in hits] == ["d1", "d3", "d2"]
+    assert all(len(ranking) == 4 and ranking[0].score > ranking[1].score + 0.1 for ranking in hits)

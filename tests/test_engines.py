@@ -66,12 +66,12 @@ def test_an_unknown_engine_is_an_error(collection):
         build_engine(RetrievalSettings(engine="faiss"), collection)
 
 
-def close(some, others):
-    """Whether results have the same texts and, up to rounding, the same scores."""
-    texts, others_texts = ([[TEXTS[int(hit.doc[1:])] for hit in hits] for hits in found] for found in (some, others))
-    assert texts == others_texts
-    scores, more = ([hit.score for hits in rankings for hit in hits] for rankings in (some, others))
-    assert scores == pytest.approx(more, abs=1e-5)
+def close(first, second):
+    """Whether rankings have the same texts and, up to rounding, the same scores."""
+    texts = [[[TEXTS[int(hit.doc[1:])] for hit in hits] for hits in rankings] for rankings in (first, second)]
+    assert texts[0] == texts[1]
+    scores = [[hit.score for hits in rankings for hit in hits] for rankings in (first, second)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-5)
 
 
 @pytest.mark.parametrize("retriever", [*ENGINES, *SLOW], indirect=True)

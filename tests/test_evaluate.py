@@ -29,11 +29,11 @@ def files(tmp_path):
 def test_table_counts_and_comparison(files):
     measures = ["MRR@10", "MAP", "MAP(retrieved)", "P@2", "nDCG@4", "nDCG(dcg='exp-log2')@4"]
     words = ["--run", files / "a.run", "--run2", files / "b.run", "--qrels", files / "qrels"]
-    said = evaluate(*words, "--json", files / "out.json", "--measures", *measures)
-    assert "a.run: evaluated 3 of 4 queries (1 without relevant documents); 1 not in the run score 0" in said
-    assert "1 of the run have no qrels" in said and "1 have equal scores" in said
-    made = json.loads((files / "out.json").read_text())
-    ours = made["runs"]["a.run"]["measures"]
+    output = evaluate(*words, "--json", files / "out.json", "--measures", *measures)
+    assert "a.run: evaluated 3 of 4 queries (1 without relevant documents); 1 not in the run score 0" in output
+    assert "1 of the run have no qrels" in output and "1 have equal scores" in output
+    report = json.loads((files / "out.json").read_text())
+    ours = report["runs"]["a.run"]["measures"]
     # q1: relevant a at rank 2 and c at rank 4 of three; q2 and q4 find nothing.
     assert ours["MRR@10"] == pytest.approx(0.5 / 3)
     assert ours["MAP"] == pytest.approx((1 / 2 + 2 / 4) / 3 / 3)
@@ -44,8 +44,8 @@ def test_table_counts_and_comparison(files):
     assert ours["nDCG@4"] == pytest.approx((second + 2 * fourth) / (2 + second + 0.5) / 3)
     assert ours["nDCG(dcg='exp-log2')@4"] == pytest.approx((second + 3 * fourth) / (3 + second + 0.5) / 3)
     # b.run: q1 a first, q2 x and w tied: x comes first, as its id is higher (trec_eval's rule), q4 z first
-    assert made["runs"]["b.run"]["measures"]["MRR@10"] == pytest.approx(3 / 3)
-    assert made["comparison"]["MRR@10"]["difference"] == pytest.approx((0.5 - 3) / 3)
+    assert report["runs"]["b.run"]["measures"]["MRR@10"] == pytest.approx(3 / 3)
+    assert report["comparison"]["MRR@10"]["difference"] == pytest.approx((0.5 - 3) / 3)
 
 
 @pytest.mark.parametrize(

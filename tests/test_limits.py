@@ -121,8 +121,8 @@ def test_templates_that_let_a_model_think(tmp_path, caplog):
     lm.tokenizer.chat_template = (folder / "qwen3.jinja").read_text()
     lm.tokenizer.save_pretrained(tmp_path)
     lm = LanguageModel("thinks if asked", lm.model, load_tokenizer(str(tmp_path)))
-    said = lm.tokenizer.decode(prompt_of(lm, READINGS[0], 8)[0])
-    assert said.endswith("<think>\n\n</think>\n\n")
+    prompt = lm.tokenizer.decode(prompt_of(lm, READINGS[0], 8)[0])
+    assert prompt.endswith("<think>\n\n</think>\n\n")
     assert lm.tokenizer.decode(completion_ids(lm, "  NO-RESPONSE \n")) == "NO-RESPONSE"
     load_tokenizer(str(tmp_path)).save_pretrained(tmp_path / "again")
     assert load_tokenizer(str(tmp_path / "again")).chat_template == lm.tokenizer.chat_template

@@ -68,8 +68,8 @@ def test_a_score_by_hand(retriever):
 @pytest.mark.slow
 def test_queries_of_every_kind(retriever):
     queries = ["foxes", "", "zebra", "the", 'AND fox* +"(', "野家 😀", " ".join(f"w{i}" for i in range(5000)) + " sea"]
-    found = [[hit.doc for hit in hits] for hits in retriever.search(queries, 100)]
-    assert found == [["d0", "d1"], [], [], [], ["d0", "d1"], ["d5"], ["d2", "d3"]]
+    rankings = [[hit.doc for hit in hits] for hits in retriever.search(queries, 100)]
+    assert rankings == [["d0", "d1"], [], [], [], ["d0", "d1"], ["d5"], ["d2", "d3"]]
     assert [len(hits) for hits in retriever.search(["fox sea"], 3)] == [3]
     assert retriever.search([], 3) == []
 
@@ -102,9 +102,9 @@ def test_prebuilt(retriever, collection, tmp_path, monkeypatch):
     for name in (str(index), "msmarco-v1-passage-slim"):
         settings = RetrievalSettings(engine="lucene", prebuilt=name)
         assert lucene.LuceneRetriever(settings, collection).search(["sea fox"], 9) == expected
-    for name, said in (
+    for name, message in (
         ("msmarco-v1-pasage-slim", "did you mean `msmarco-v1-passage-slim`"),
         (str(tmp_path), "is not a readable Lucene index"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             lucene.LuceneRetriever(RetrievalSettings(engine="lucene", prebuilt=name), collection)

@@ -30,10 +30,10 @@ def test_an_unknown_measure_is_named():
 def test_trec_eval_golden(shared_data):
     def table(path, value):
         rows = [line.split() for line in (shared_data / "trec_eval" / path).read_text().splitlines()]
-        found = {}
+        by_query = {}
         for row in rows:
-            found.setdefault(row[0], {})[row[2]] = value(row)
-        return found
+            by_query.setdefault(row[0], {})[row[2]] = value(row)
+        return by_query
 
     qrels = table("qrels.test", lambda row: int(row[3]))
     run = table("results.test", lambda row: float(row[4]))

@@ -99,8 +99,11 @@ def test_a_chat_template_that_refuses_a_prompt_is_named(random_llama):
 
 
 def test_the_command_takes_the_instruction_of_the_training(tmp_path):
-    said = [{"role": "user", "content": "Where was Talpa Nalra born?"}, {"role": "assistant", "content": "Port Verna"}]
-    turn = {"id": "a_1", "history": said, "question": "And what does she work as?"}
+    earlier = [
+        {"role": "user", "content": "Where was Talpa Nalra born?"},
+        {"role": "assistant", "content": "Port Verna"},
+    ]
+    turn = {"id": "a_1", "history": earlier, "question": "And what does she work as?"}
     (tmp_path / "turns.jsonl").write_text(json.dumps(turn) + "\n")
     words = ["--model", ROOT / "configs/tiny-model", "--input", tmp_path / "turns.jsonl"]
     built_in, own = (

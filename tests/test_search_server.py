@@ -40,7 +40,7 @@ def engine(server, **options):
 
 def test_the_requests(server):
     hits = engine(server, fields=["title^2", "text"]).search(["fox", " ", "sea"], 7)
-    assert [[hit.doc for hit in some] for some in hits] == [["a"], [], ["b"]]
+    assert [[hit.doc for hit in ranking] for ranking in hits] == [["a"], [], ["b"]]
     headers, lines = server.requests[0]
     assert headers["Content-Type"] == "application/x-ndjson" and "Authorization" not in headers
     match = {"multi_match": {"query": "sea", "fields": ["title^2", "text"]}}
@@ -50,7 +50,7 @@ def test_the_requests(server):
 
 def test_many_queries_go_in_batches(server):
     hits = engine(server).search(["fox", "sea"] * BATCH, 1)
-    assert [some[0].doc for some in hits] == ["a", "b"] * BATCH
+    assert [ranking[0].doc for ranking in hits] == ["a", "b"] * BATCH
     assert [len(lines) // 2 for _, lines in server.requests] == [BATCH, BATCH]
 
 

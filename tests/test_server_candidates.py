@@ -84,9 +84,9 @@ def test_the_seed_of_the_run_and_the_turn_decide_the_samples(server, candidates)
 def test_servers_without_n_or_log_probabilities(server, candidates, n, logprobs):
     server.n, server.logprobs = n, logprobs
     records = candidates(server.url, "--rewriter.concurrency", "1")
-    found = [candidate for record in records for candidate in record["candidates"]]
-    assert len(found) == 30 and all(candidate["text"].endswith(" 0") for candidate in found)
-    assert {candidate.get("logprob") for candidate in found} == {-1.5 if logprobs == "yes" else None}
+    samples = [candidate for record in records for candidate in record["candidates"]]
+    assert len(samples) == 30 and all(candidate["text"].endswith(" 0") for candidate in samples)
+    assert {candidate.get("logprob") for candidate in samples} == {-1.5 if logprobs == "yes" else None}
     refusals = 0 if "refused" not in (n, logprobs) else 1 if logprobs != "refused" else 2
     assert len(server.requests) == 30 + refusals  # what was rejected once is not requested again
 

@@ -70,10 +70,10 @@ def test_an_interrupted_run_resumes(random_llama, tmp_path):
     with part.open("a") as handle:
         handle.write('{"broken')
     assert "--resume" in run(*words, "--output", tmp_path / "again.jsonl", ok=False)
-    said = run(*words, "--output", tmp_path / "again.jsonl", "--resume", "--alpha", "0.5", ok=False)
-    assert "started with another `alpha` (0.05, now 0.5)" in said
-    said = run(*words, "--output", tmp_path / "again.jsonl", "--resume", "--dtype", "bfloat16", ok=False)
-    assert "started with another `dtype`" in said
+    output = run(*words, "--output", tmp_path / "again.jsonl", "--resume", "--alpha", "0.5", ok=False)
+    assert "started with another `alpha` (0.05, now 0.5)" in output
+    output = run(*words, "--output", tmp_path / "again.jsonl", "--resume", "--dtype", "bfloat16", ok=False)
+    assert "started with another `dtype`" in output
     run(*words, "--output", tmp_path / "again.jsonl", "--resume")
     assert (tmp_path / "again.jsonl").read_text() == whole and not part.exists()
     plan = part.with_name(part.name + ".json")
@@ -81,8 +81,8 @@ def test_an_interrupted_run_resumes(random_llama, tmp_path):
     run(*words, "--output", tmp_path / "again.jsonl", "--resume")
     assert (tmp_path / "again.jsonl").read_text() == whole
     plan.write_text(begun), part.write_text(lines[0] + "garbage\n" + lines[1])
-    said = run(*words, "--output", tmp_path / "again.jsonl", "--resume", ok=False)
-    assert "again.jsonl.part:2: " in said and "Remove" in said
+    output = run(*words, "--output", tmp_path / "again.jsonl", "--resume", ok=False)
+    assert "again.jsonl.part:2: " in output and "Remove" in output
     plan.write_text("{")
     assert "missing or damaged; remove" in run(*words, "--output", tmp_path / "again.jsonl", "--resume", ok=False)
     first = json.loads(lines[0])
@@ -185,13 +185,13 @@ def test_a_bad_start_leaves_nothing_behind(random_llama, tmp_path):
     (tmp_path / "in.jsonl").write_text(json.dumps(ITEM) + "\n")
     (tmp_path / "folder.jsonl").mkdir()
     words = ["--model", random_llama, "--input", tmp_path / "in.jsonl", "--max_new_tokens", "4"]
-    said = run(*words, "--output", tmp_path / "folder.jsonl", ok=False)
-    assert "is a folder" in said and not (tmp_path / "folder.jsonl.part").exists()
+    output = run(*words, "--output", tmp_path / "folder.jsonl", ok=False)
+    assert "is a folder" in output and not (tmp_path / "folder.jsonl.part").exists()
     out = ["--output", tmp_path / "out.jsonl"]
     seper = ["--reward", "delta_seper_soft", "--entailment"]
     assert "no folder at" in run(*words, *out, *seper, tmp_path / "nowhere", ok=False)
-    said = run(*words, *out, *seper, "exact", "--sample_tokens", "1000000", ok=False)
-    assert "`--sample_tokens` must be below the context" in said
+    output = run(*words, *out, *seper, "exact", "--sample_tokens", "1000000", ok=False)
+    assert "`--sample_tokens` must be below the context" in output
     assert "the device `foo` does not exist" in run(*words, *out, "--device", "foo", ok=False)
     run(*words, *out)
     assert "out.jsonl already exists and will be replaced" in run(*words, *out)
@@ -199,7 +199,7 @@ def test_a_bad_start_leaves_nothing_behind(random_llama, tmp_path):
 
 def test_a_bad_file_is_named_with_its_line(tmp_path):
     (tmp_path / "in.jsonl").write_text(json.dumps(ITEM) + "\n{oops\n")
-    said = run("--model", "m", "--input", tmp_path / "in.jsonl", "--output", tmp_path / "o.jsonl", ok=False)
-    assert "in.jsonl:2: not valid JSON" in said
-    said = run("--model", "m", "--input", tmp_path / "no.jsonl", "--output", tmp_path / "o.jsonl", ok=False)
-    assert "no.jsonl" in said
+    output = run("--model", "m", "--input", tmp_path / "in.jsonl", "--output", tmp_path / "o.jsonl", ok=False)
+    assert "in.jsonl:2: not valid JSON" in output
+    output = run("--model", "m", "--input", tmp_path / "no.jsonl", "--output", tmp_path / "o.jsonl", ok=False)
+    assert "no.jsonl" in output

@@ -92,14 +92,14 @@ def search(folder: Path, passages: int, batches: int) -> dict[str, float]:
     made["search_peak_mb"] = peak_memory_mb()
     bare = BM25.load(index, show_progress=False)
 
-    def retrieve(some: list[str]) -> None:
-        bare.retrieve([analyzer(query) for query in some], k=K, n_threads=THREADS, show_progress=False)
+    def retrieve(batch: list[str]) -> None:
+        bare.retrieve([analyzer(query) for query in batch], k=K, n_threads=THREADS, show_progress=False)
 
     retrieve(queries[0])
     our_time = bare_time = 0.0
-    for some in queries[1:]:
-        our_time += seconds_of(lambda some=some: ours.search(some, K))
-        bare_time += seconds_of(lambda some=some: retrieve(some))
+    for batch in queries[1:]:
+        our_time += seconds_of(lambda batch=batch: ours.search(batch, K))
+        bare_time += seconds_of(lambda batch=batch: retrieve(batch))
     return made | {"ratio_to_bare": our_time / bare_time, "queries_per_s": batches * BATCH / our_time}
 
 

@@ -118,7 +118,7 @@ def compare_random(case: str, turns: int) -> dict[str, float]:
     lm = model_of(case)
     generator = Generator(lm, NEW_TOKENS[case], BATCH_TOKENS[case])
     scorer, everything = Scorer(generator, ScoringSettings()), [each for job in jobs for each in job]
-    some = random.Random(0).sample(everything, min(PLAIN_ITEMS[case], len(everything)))
+    sampled = random.Random(0).sample(everything, min(PLAIN_ITEMS[case], len(everything)))
     refusal = lm.tokenizer(REFUSAL, add_special_tokens=False)["input_ids"][:1]
     chunks = [[each for job in part for each in job] for part in batched(jobs, BATCH_SIZE)]
 
@@ -136,8 +136,8 @@ def compare_random(case: str, turns: int) -> dict[str, float]:
         for _ in range(ROUNDS):
             with PeakMemory() as memory:
                 seconds, _ = timed(lambda ours=ours: [ours(chunk) for chunk in chunks], lm.device)
-            plain_s, _ = timed(lambda plain=plain: [plain(each) for each in some], lm.device)
-            rounds.append((len(everything) / seconds, plain_s / len(some) * len(everything) / seconds, memory.mb))
+            plain_s, _ = timed(lambda plain=plain: [plain(each) for each in sampled], lm.device)
+            rounds.append((len(everything) / seconds, plain_s / len(sampled) * len(everything) / seconds, memory.mb))
         speed, ratio, peak = (statistics.median(column) for column in zip(*rounds, strict=True))
         figures |= {f"{name}_items_per_s": speed, f"{name}_ratio": ratio, f"{name}_peak_mb": peak}
     return figures
