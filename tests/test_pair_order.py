@@ -6,7 +6,8 @@ from core.errors import InputError
 from core.records import Candidate, Score, TokenStats, TurnRecord
 from core.stages import Stage
 from scoring.pair_order import order_table, pair_order, pair_orders
-from tests.conftest import settings_of, write_lines
+from scoring.validity import main
+from tests.conftest import call, settings_of, write_lines
 
 
 def test_pairs_by_hand():
@@ -81,3 +82,18 @@ def test_turns_without_labels_raise_an_error(run, tmp_path):
     write_lines(tmp_path / "turns.jsonl", [{"id": "t", "history": [], "question": "Who?"}])
     with pytest.raises(InputError, match="no training turn has `relevant` documents"):
         pair_orders(settings)
+
+
+def test_limit_uses_the_first_turns_of_each_data_set(run, tmp_path):
+    run("--scoring.reward", "udcg", scores=(0.1, 0.7))
+    first = {"id": "s", "history": [], "question": "Which?", "relevant": {"d1": 1}}
+    turns = [first, {"id": "t", "history": [], "question": "Who?", "relevant": {"d1": 1}}]
+    train = write_lines(tmp_path / "turns.jsonl", turns)
+    (tmp_path / "c.yaml").write_text(
+        f"data: {{train: {train}, corpus: {tmp_path}/corpus.jsonl}}\nscoring: {{reward: udcg}}\n"
+    )
+    words = ["--config", tmp_path / "c.yaml", "--run", tmp_path / "run", "--output", tmp_path / "order"]
+    call(main, *words)
+    assert "| udcg     | 1 " in (tmp_path / "order/pair_order.md").read_text()
+    call(main, *words, "--limit", "1")  # the turn with scores is the second
+    assert "| udcg     | 1 " not in (tmp_path / "order/pair_order.md").read_text()

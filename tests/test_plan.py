@@ -92,6 +92,11 @@ def records_of(run: Path, stage: str) -> list[TurnRecord]:
     return list(load_stage(run, stage, TurnRecord))
 
 
+def test_a_stage_of_unknown_cost_raises_an_error(costs):
+    with pytest.raises(ValueError, match="the cost of the stage `round-1/ppo` is not known"):
+        costs.of("round-1/ppo")
+
+
 def test_costs_are_near_those_of_a_real_run(finished_run, costs):
     run = load_run_folder(finished_run)
     settings, turns = run.settings, run.train_turns.turns
