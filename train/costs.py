@@ -132,22 +132,20 @@ class Costs:
             most = limits.get(name, settings.generator.max_new_tokens)
             output = most if reply is None else min(most, reply)
             if name == "generated":  # each answer is generated with documents, and scored without them
-                outputs, calls = 2 * lists, calls + 2 * lists
+                outputs = 2 * lists
             elif name == "logged":
-                outputs, calls = lists + 1, calls + lists + 1
+                outputs = lists + 1
             elif name == "delta_seper":
                 outputs = (lists + 1) * rule.samples
-                calls += outputs
             else:  # each document is scored alone
                 outputs = lists * settings.retrieval.k
-                calls += outputs
+            calls += outputs
             tokens += 2 * bare + lists * documents + outputs * output
         return Work(calls, tokens, 2 * self.generator_size * tokens)
 
     def training(self, section: str, rows: float) -> Work:
         """Cost of SFT on the chosen rewrites, or of DPO on both sides with the frozen reference."""
-        settings, options = self.run.settings, getattr(self.run.settings, section)
-        config = trainer_config(section, options, settings.rewriter.dtype, settings.run.seed, self.run.path)
+        config = trainer_config(self.run.settings, section, self.run.path)
         rows_of_step = config.per_device_train_batch_size * config.gradient_accumulation_steps * process()[1]
         trained = config.max_steps * rows_of_step if config.max_steps > 0 else rows * config.num_train_epochs
         reference = 0.0

@@ -39,7 +39,7 @@ def train_dpo(run: Run, name: str, pairs: Mapping[str, Stage], start: Stage) -> 
 
     # ------------------------------------------------------------------ policy and pairs
     lm = model.load(trainable=True)
-    config = trainer_config("dpo", dpo | {"logging_first_step": True}, model.dtype, seed, checkpoints)
+    config = trainer_config(run.settings, "dpo", checkpoints)
     all_pairs = (pair for stage_pairs in pairs.values() for pair in stage_pairs)
     rows = training_rows(all_pairs, DPO_COLUMNS, lm.model, lm.tokenizer, config.max_length, name)
     data = data_set_on_disk(rows, checkpoints / "rows")

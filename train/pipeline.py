@@ -127,7 +127,7 @@ def check_inputs(run: Run, stages: Sequence[str]) -> None:
         server_backend(settings.rewriter)  # raises if its optional package is missing
     check_trackers(settings.train.report_to)
     for section in ("sft", "dpo"):
-        trainer_config(section, getattr(settings, section), settings.rewriter.dtype, settings.run.seed, run.path)
+        trainer_config(settings, section, run.path)
     if kinds != {"candidates"}:
         _ = run.collections  # raises on a bad passage
     if "scores" in kinds:

@@ -29,7 +29,7 @@ def train_sft(run: Run, name: str, pairs: Stage) -> Stage:
 
     # ------------------------------------------------------------------ model and data
     policy, tokenizer = new_policy(model, lora, seed)
-    config = trainer_config("sft", sft, model.dtype, seed, stage.folder / "checkpoints")
+    config = trainer_config(run.settings, "sft", stage.folder / "checkpoints")
     rows = training_rows(pairs, SFT_COLUMNS, policy, tokenizer, config.max_length, name)
 
     # ------------------------------------------------------------------ training
