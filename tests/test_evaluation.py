@@ -106,7 +106,7 @@ def test_systems_that_can_be_evaluated():
 
     def select(systems, turn, *flags, trained=()):
         settings = settings_of("--run.dir", "x", "--evaluation.systems", systems, *flags)
-        return select_systems(settings, dict.fromkeys(trained), [turn])
+        return select_systems(settings, trained, [turn])
 
     for flags in (["--evaluation.answers", "false"], ["--scoring.reward", "udcg"]):
         with pytest.raises(InputError, match="have neither `relevant` nor `answers`: nothing can be measured"):

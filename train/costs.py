@@ -159,7 +159,7 @@ class Costs:
     def evaluation(self) -> Work:
         """Cost of the rewrites of all models, and of answers with the documents of all systems."""
         settings, turns, rounds = self.run.settings, self.run.test_turns, self.run.settings.train.rounds
-        systems = select_systems(settings, dict.fromkeys(f"dpo-{n}" for n in range(1, rounds)), turns.turns)
+        systems = select_systems(settings, [f"dpo-{n}" for n in range(1, rounds)], turns.turns)
         lengths, models = self.lengths(turns.turns), len(set(systems) - set(BASELINES))
         tokens = models * (lengths.prompt + lengths.rewrite)
         disk = len(systems) * (LIST_BYTES + 2 * settings.retrieval.depth * HIT_BYTES)  # records and TREC runs

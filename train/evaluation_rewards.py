@@ -15,18 +15,16 @@ from scoring.scores import reward_input_of
 Results = dict[str, list[SystemResult]]  # system -> result of each turn
 
 
-def turns_of_others(turns: Sequence[Turn]) -> dict[str, Turn]:
-    """Turn id -> a turn of another conversation of the same data set; turns without such a turn are left out."""
-    others = {}
+def questions_of_others(turns: Sequence[Turn]) -> dict[str, str]:
+    """Turn id -> a question of another conversation of the same data set; empty if there is none."""
+    questions = {}
     for dataset in {turn.dataset for turn in turns}:
         members = [turn for turn in turns if turn.dataset == dataset]
         for i, turn in enumerate(members):
             start = i + len(members) // 2
             rotated = (members[(start + j) % len(members)] for j in range(len(members)))
-            other = next((candidate for candidate in rotated if candidate.group != turn.group), None)
-            if other is not None:
-                others[turn.id] = other
-    return others
+            questions[turn.id] = next((other.question for other in rotated if other.group != turn.group), "")
+    return questions
 
 
 def score_results(
