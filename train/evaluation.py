@@ -196,9 +196,7 @@ def load_models(
 ) -> tuple[LanguageModel | None, Callable[[Sequence[Turn], Results], Results] | None]:
     """Load the rewriter with all adapters, and the scorer; they share a model if rewriter and generator are the same.
 
-    Args:
-        run: the run.
-        adapters: system that is a language model -> its adapter; None for the base model.
+    `adapters` maps each system that is a language model to its adapter, or to None for the base model.
 
     Returns:
         The rewriter, None if no system is a language model; a function that adds answers and rewards to results, see

@@ -89,11 +89,6 @@ def select_pairs(
 def make_pairs(run: Run, name: str, scores: Stage) -> Stage:
     """Run the stage.
 
-    Args:
-        run: the run.
-        name: name of the stage.
-        scores: the completed scores stage.
-
     Raises:
         InputError: no pair is left; names the reasons and the settings to change.
     """
@@ -110,7 +105,7 @@ def make_pairs(run: Run, name: str, scores: Stage) -> Stage:
         reasons = ", ".join(f"{number} {reason}" for reason, number in dropped.items())
         if not pairs:
             most_common = dropped.most_common(1)[0][0]
-            remedy = (UNPAIRED | FILTERED).get(most_common, "change the settings in `pairs`")
+            remedy = (UNPAIRED | FILTERED)[most_common]
             raise InputError(f"no preference pair is left of {len(turns)} turns ({reasons}); {remedy}.")
         stage.write(pairs)
         mean_gap = fmean(pair.gap for pair in pairs)

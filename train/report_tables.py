@@ -46,11 +46,7 @@ def measure_all(
 ) -> PerTurn:
     """Compute every measure of every system for each turn with the labels that it needs.
 
-    Args:
-        turns: the turns.
-        records: turn id -> its evaluation.
-        systems: systems to measure.
-        reward: name of the run's reward in the result.
+    `records` maps the id of a turn to its evaluation; `reward` is the name of the run's reward in the result.
     """
     qrels = {turn.id: turn.relevant for turn in turns}
     values: PerTurn = {}
