@@ -20,7 +20,9 @@ STYLE = {
     "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "text.color": INK, "axes.edgecolor": INK,
     "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.spines.top": False, "axes.titlesize": 10,
     "axes.spines.right": False, "legend.frameon": False, "axes.titlelocation": "left", "axes.linewidth": 0.6,
+    "text.parse_math": False,
 }  # fmt: skip
+METADATA = ("Creator", "Date", "Format", "Type")  # left out of the SVG
 # Title of a panel -> name of a curve -> key of TRL's log.
 SFT_PANELS = {"loss (should fall and level off)": {"loss": "loss"}}
 DPO_PANELS = {
@@ -67,20 +69,14 @@ def plots_of_training(round_data: Round, stage: str) -> list[Markup]:
 def svg_of(figure: Figure, label: str) -> Markup:
     """Convert a figure to SVG for the page, with text kept as text and `label` as the text alternative."""
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    figure.savefig(buffer, format="svg", transparent=True, metadata=dict.fromkeys(METADATA))
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*">', "<g>", svg)  # ids of groups repeat from plot to plot
     svg = re.sub(r'(width|height)="[\d.]+pt"', "", svg, count=2)
     width = figure.get_figwidth()  # scale so that all plots have one text size; narrow screens scroll
     size = f"width: {5.1 * width:.1f}rem; min-width: {3.4 * width:.1f}rem"
     return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}" style="{size}"', 1))
-
-
-def plain(text: str) -> str:
-    """Escape `$`, which would start a formula in a plot."""
-    return text.replace("$", r"\$")
 
 
 def new_figure(columns: int = 1, height: float = 2.6) -> tuple[Figure, list]:
@@ -103,7 +99,7 @@ def plot_systems(metrics: Mapping[str, Any], measures: Sequence[str]) -> Markup:
             panel.plot([metrics["systems"][name][measure]], [row], "o", color=color)
         panel.set_yticks(range(len(names)), names if panel is panels[0] else [""] * len(names))
         panel.invert_yaxis()
-        panel.set_title(plain(measure))
+        panel.set_title(measure)
     return svg_of(figure, f"{', '.join(measures)} of the systems with 95% intervals; the values are in the table")
 
 
@@ -116,8 +112,8 @@ def plot_parts(parts: Mapping[str, Mapping[str, Any]], systems: Sequence[str], m
         values = [part[system].get(measure) or 0.0 for part in parts.values()]
         places = np.arange(len(parts)) + (i - (len(systems) - 1) / 2) * width
         panel.bar(places, values, width * 0.9, label=system, color=COLORS[i % len(COLORS)])
-    panel.set_xticks(range(len(parts)), [f"{plain(name)}\n{part['turns']} turns" for name, part in parts.items()])
-    panel.set_title(plain(f"{measure} by {label}"))
+    panel.set_xticks(range(len(parts)), [f"{name}\n{part['turns']} turns" for name, part in parts.items()])
+    panel.set_title(f"{measure} by {label}")
     figure.legend(loc="outside lower center", ncols=4)
     return svg_of(figure, f"{measure} by {label} for {', '.join(systems)}")
 
