@@ -170,7 +170,8 @@ def plot_lengths(lengths: Mapping[str, Sequence[int]]) -> Markup:
     """Plot the number of words in the chosen and the rejected rewrites."""
     figure, (panel,) = new_figure(height=2.2)
     longest = max(map(max, lengths.values()))
-    bins = np.arange(0, longest + 2, max(1, longest // 30))
+    width = max(1, longest // 30)
+    bins = np.arange(0, longest + width + 1, width)
     panel.hist(list(lengths.values()), bins=bins, label=list(lengths), color=COLORS[:2])
     panel.set(title="words in the rewrites of the pairs", ylabel="pairs")
     panel.legend()
