@@ -4,7 +4,6 @@
 each set has its own pool, `pool-<set>.jsonl`.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from core.artifacts import read_json, write_atomic, write_json
 from core.data_sources import SPLITS, DataSource, with_pools
 from core.distributed import process, wait_for_all
 from core.errors import InputError
-from core.json_records import to_json_dict
+from core.json_records import to_json_line
 from core.progress import Progress, log
 from core.records import Turn
 from core.settings import Settings
@@ -93,7 +92,7 @@ def write_pool(path: Path, collection: Collection, gold: set[str], negatives: se
             if passage.id in gold or passage.id in negatives:
                 counts["passages"] += 1
                 counts["gold"] += passage.id in gold
-                yield json.dumps(to_json_dict(passage), ensure_ascii=False) + "\n"
+                yield to_json_line(passage)
 
     write_atomic(path, lines())
     if counts["gold"] < len(gold):

@@ -3,13 +3,13 @@
 `train.report` writes the HTML report from these files.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from core.artifacts import write_atomic, write_json
+from core.json_records import to_json_line
 from core.progress import log
 from core.records import EvaluationRecord, Turn
 from core.settings import Settings
@@ -233,7 +233,7 @@ def write_tables(stage: Stage, settings: Settings, turns: Sequence[Turn], system
         for turn in turns
         for name, result in records[turn.id].systems.items()
     ]
-    write_atomic(folder / "per_turn.jsonl", (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    write_atomic(folder / "per_turn.jsonl", map(to_json_line, rows))
     write_json(folder / "metrics.json", metrics)
     write_atomic(folder / "table.md", table_of(metrics))
     counts = metrics["turns"]

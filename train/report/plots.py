@@ -35,6 +35,7 @@ DPO_PANELS = {
 # ------------------------------------------------------------------ plots of each section
 
 
+@rc_context(STYLE)
 def plots_of_systems(data: RunData) -> list[Markup]:
     """Plot all systems with intervals, and the verdict's measure by kind of turn and by turn number."""
     metrics, plots = data.metrics, []
@@ -48,12 +49,14 @@ def plots_of_systems(data: RunData) -> list[Markup]:
     return plots
 
 
+@rc_context(STYLE)
 def plots_of_rewards(rewards: Rewards) -> list[Markup]:
     """Plot histograms of scores and gaps and, if the turns have labels, rewards by rank."""
     plots = [plot_rewards(rewards)] if rewards.scores else []
     return plots + ([plot_ranks(rewards)] if len(rewards.by_rank) > 1 else [])
 
 
+@rc_context(STYLE)
 def plots_of_training(round_data: Round, stage: str) -> list[Markup]:
     """Plot the curves of a training stage and, for DPO, the lengths of the rewrites."""
     entries = [entry for entry in round_data.logs[stage] if "loss" in entry]
@@ -79,12 +82,11 @@ def svg_of(figure: Figure, label: str) -> Markup:
     return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}" style="{size}"', 1))
 
 
-def new_figure(columns: int = 1, height: float = 2.6) -> tuple[Figure, list]:
+def new_figure(columns: int = 1, height: float = 2.6) -> tuple[Figure, np.ndarray]:
     figure = Figure(figsize=(3.6 * columns if columns > 1 else 6.4, height), layout="constrained")
-    return figure, list(np.ravel(figure.subplots(1, columns)))
+    return figure, figure.subplots(1, columns, squeeze=False)[0]
 
 
-@rc_context(STYLE)
 def plot_systems(metrics: Mapping[str, Any], measures: Sequence[str]) -> Markup:
     """Plot the systems' means with 95% intervals, one panel per measure."""
     names = list(metrics["systems"])
@@ -103,7 +105,6 @@ def plot_systems(metrics: Mapping[str, Any], measures: Sequence[str]) -> Markup:
     return svg_of(figure, f"{', '.join(measures)} of the systems with 95% intervals; the values are in the table")
 
 
-@rc_context(STYLE)
 def plot_parts(parts: Mapping[str, Mapping[str, Any]], systems: Sequence[str], measure: str, label: str) -> Markup:
     """Plot the systems' means for each group of turns, labeled with its name and number of turns."""
     figure, (panel,) = new_figure()
@@ -118,7 +119,6 @@ def plot_parts(parts: Mapping[str, Mapping[str, Any]], systems: Sequence[str], m
     return svg_of(figure, f"{measure} by {label} for {', '.join(systems)}")
 
 
-@rc_context(STYLE)
 def plot_rewards(rewards: Rewards) -> Markup:
     """Plot histograms of scores and gaps, and mark the smallest gap of the kept pairs."""
     figure, (scores, gaps) = new_figure(2)
@@ -132,7 +132,6 @@ def plot_rewards(rewards: Rewards) -> Markup:
     return svg_of(figure, "histograms of the scores of all candidates and of the gaps between best and worst")
 
 
-@rc_context(STYLE)
 def plot_ranks(rewards: Rewards) -> Markup:
     """Plot the rewards of candidates by the rank of the first relevant document that they retrieve."""
     ranks = sorted(rank for rank in rewards.by_rank if rank) + [rank for rank in rewards.by_rank if not rank]
@@ -150,7 +149,6 @@ def plot_ranks(rewards: Rewards) -> Markup:
     return svg_of(figure, f"reward by rank of the first relevant document; means {means}")
 
 
-@rc_context(STYLE)
 def plot_curves(entries: Sequence[Mapping[str, Any]], panels: Mapping[str, Mapping[str, str]], label: str) -> Markup:
     """Plot the curves of a training log, one panel per title."""
     figure, axes = new_figure(len(panels), 2.2)
@@ -165,7 +163,6 @@ def plot_curves(entries: Sequence[Mapping[str, Any]], panels: Mapping[str, Mappi
     return svg_of(figure, label)
 
 
-@rc_context(STYLE)
 def plot_lengths(lengths: Mapping[str, Sequence[int]]) -> Markup:
     """Plot the number of words in the chosen and the rejected rewrites."""
     figure, (panel,) = new_figure(height=2.2)
