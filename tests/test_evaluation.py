@@ -111,6 +111,8 @@ def test_systems_that_can_be_evaluated():
     for flags in (["--evaluation.answers", "false"], ["--scoring.reward", "udcg"]):
         with pytest.raises(InputError, match="have neither `relevant` nor `answers`: nothing can be measured"):
             select("[original]", unlabelled, *flags)
+    with pytest.raises(InputError, match="nothing can be measured"):
+        select("[original]", Turn("a", (), "q", relevant={"d": 0}), "--evaluation.answers", "false")
     assert select("[original]", unlabelled) == ("original",)  # `key_entropy` needs no label
     with pytest.raises(InputError, match="has no system left: 1 of 1 measured turns have no `rewrite`"):
         select("[reference]", labelled)

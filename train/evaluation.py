@@ -51,7 +51,7 @@ def select_systems(settings: Settings, trained: Iterable[str], turns: Sequence[T
         InputError: nothing can be measured, or no system is left.
     """
     options = settings.evaluation
-    measured = [turn for turn in turns if turn.relevant or (options.answers and turn.answers)]
+    measured = [turn for turn in turns if turn.gold or (options.answers and turn.answers)]
     if not measured and options.answers:
         measured = [turn for turn in turns if has_reward(turn, settings.scoring)]
     if not measured:
