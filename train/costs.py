@@ -68,12 +68,7 @@ def mean_tokens(lm: LanguageModel, texts: Sequence[str]) -> float:
 
 @dataclass
 class Costs:
-    """Estimates the costs of the stages of a run.
-
-    Args:
-        run: the run; its collections are not opened.
-        passages: texts of sample passages.
-    """
+    """Estimates the costs of the stages of a run from the texts of some passages; opens no collection."""
 
     run: Run
     passages: Sequence[str]

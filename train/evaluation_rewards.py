@@ -37,15 +37,9 @@ def score_results(
 ) -> Results:
     """Add `answer`, `key_entropy` and `reward` to the results of a batch of turns.
 
-    Equal document lists are computed once. A result without documents gets an empty answer and no reward.
-
-    Args:
-        scorer: the scorer, with generator and reward of the run.
-        collections: data set -> its collection.
-        k: number of documents that the generator reads.
-        shared: the rewriter's model if it is also the generator; its adapters are off while it answers.
-        turns: the turns of the batch.
-        results: system -> result of each turn.
+    The generator reads the first `k` documents of a result; equal document lists are computed once. A result without
+    documents gets an empty answer and no reward. `shared` is the rewriter's model if it is also the generator; its
+    adapters are off while it answers.
     """
     rule = scorer.scoring
 

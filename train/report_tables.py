@@ -140,11 +140,8 @@ def split(
 ) -> dict[str, dict[str, Any]]:
     """Average measures over each group of turns.
 
-    Args:
-        values: every measure of every system for every turn.
-        parts: pairs of a turn and its group; turns whose group is empty are left out.
-        order: groups in the order to show; others follow, sorted.
-        measures: measures to average.
+    `parts` are pairs of a turn and its group; turns whose group is empty are left out. The groups in `order` come
+    first; others follow, sorted.
 
     Returns:
         group -> number of `turns`, and system -> measure -> mean (None if no turn of the group has the labels).
