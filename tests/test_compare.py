@@ -7,6 +7,7 @@ import pytest
 
 from tests.conftest import QUICK, ROOT, call, finish, lines
 from train.compare import main
+from train.report.__main__ import main as report
 
 
 @pytest.mark.slow
@@ -23,6 +24,7 @@ def test_several_rewards_share_candidates_and_rankings(tmp_path):
         assert pairs and all(pair["reward"] == reward and pair["gap"] > 0 for pair in pairs)
     table = (tmp_path / "run/rewards/table.md").read_text()
     assert table in output and all(reward in table for reward in rewards)
+    call(report, tmp_path / "run/rewards/udcg")  # each is a whole run, with its data
 
 
 def test_missing_labels_are_reported_before_any_stage_runs(tmp_path):

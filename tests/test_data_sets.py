@@ -11,7 +11,6 @@ from core.data_settings import DataFiles
 from core.data_sources import data_sources
 from core.errors import InputError
 from core.records import Candidate, TurnRecord
-from core.settings import RetrievalSettings
 from core.stages import Stage
 from retrieval.collection import open_collections
 from retrieval.corpus import read_corpus
@@ -298,9 +297,9 @@ def test_relevant_documents_are_looked_up_in_the_own_collection(two_sets, tmp_pa
 
 
 def test_every_set_has_a_pool_of_its_own(flags, tmp_path):
-    sources = sources_of(*flags, "--data.holdout", "0.5")
-    pools = make_pools(sources, 1, None, RetrievalSettings(), tmp_path)
-    assert [pool.corpus for pool in pools] == [str(tmp_path / f"data/pool-{name}.jsonl") for name in CORPORA]
+    flags += ["--data.holdout", "0.5", "--data.pool", "1"]
+    pools = make_pools(sources_of(*flags), settings_of(*flags))
+    assert [pool.corpus for pool in pools] == [str(tmp_path / f"run/data/pool-{name}.jsonl") for name in CORPORA]
     # Of each set both turns, the one for training and the one for testing; no question or rewrite finds birds' d2.
     for pool in pools:
         assert [passage.id for _, passage in read_corpus(pool.corpus)] == ["d0", "d1"]

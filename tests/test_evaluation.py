@@ -106,11 +106,13 @@ def test_systems_that_can_be_evaluated():
 
     def select(systems, turn, *flags, trained=()):
         settings = settings_of("--run.dir", "x", "--evaluation.systems", systems, *flags)
-        return select_systems(settings, dict.fromkeys(trained), [turn])
+        return select_systems(settings, trained, [turn])
 
     for flags in (["--evaluation.answers", "false"], ["--scoring.reward", "udcg"]):
         with pytest.raises(InputError, match="have neither `relevant` nor `answers`: nothing can be measured"):
             select("[original]", unlabelled, *flags)
+    with pytest.raises(InputError, match="nothing can be measured"):
+        select("[original]", Turn("a", (), "q", relevant={"d": 0}), "--evaluation.answers", "false")
     assert select("[original]", unlabelled) == ("original",)  # `key_entropy` needs no label
     with pytest.raises(InputError, match="has no system left: 1 of 1 measured turns have no `rewrite`"):
         select("[reference]", labelled)

@@ -6,8 +6,10 @@ import pytest
 
 from core.errors import InputError
 from core.records import Candidate, Pair, Turn, TurnRecord
+from core.settings import PairSettings
 from core.stages import Stage, load_stage
 from rewriter.conversations import TurnSet
+from rewriter.prompts import RewritePrompt
 from tests.conftest import settings_of
 from train.pairs import best_and_worst, make_pairs, select_pairs
 from train.run import Run
@@ -46,18 +48,22 @@ def test_among_equal_scores_the_likelier_candidate(counts, expected):
     assert best_and_worst(candidates) == tuple(candidates[i] for i in expected)
 
 
+def select(turns, **options):
+    return select_pairs(turns, PairSettings(**options), "key_entropy", RewritePrompt())
+
+
 def test_the_filter_by_hand():
-    pairs, dropped = select_pairs(TURNS, drop_fraction=0.5)
+    pairs, dropped = select(TURNS, drop_fraction=0.5)
     assert [pair.id for pair in pairs] == ["a", "c"]
     assert dropped == {"equal scores": 1, "among the smallest gaps": 2}
-    pairs, dropped = select_pairs(TURNS, drop_fraction=0.5, min_gap=0.7)
+    pairs, dropped = select(TURNS, drop_fraction=0.5, min_gap=0.7)
     assert [pair.id for pair in pairs] == ["a"] and dropped["gap below min_gap"] == 1
-    assert len(select_pairs(TURNS, drop_fraction=0.0)[0]) == 4
-    assert select_pairs(TURNS, drop_fraction=1.0)[0] == []
+    assert len(select(TURNS, drop_fraction=0.0)[0]) == 4
+    assert select(TURNS, drop_fraction=1.0)[0] == []
 
 
 def test_a_pair_is_what_trl_reads():
-    (pair,), _ = select_pairs([scored("a", 0.25, 1.0)], drop_fraction=0.0)
+    (pair,), _ = select([scored("a", 0.25, 1.0)], drop_fraction=0.0)
     assert pair.prompt[-1] == {"role": "user", "content": "User: q?"}
     assert pair.chosen == [{"role": "assistant", "content": "query 1"}]
     assert pair.rejected == [{"role": "assistant", "content": "query 0"}]

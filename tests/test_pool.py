@@ -8,7 +8,6 @@ import pytest
 
 from core.data_sources import DataSource
 from core.errors import InputError
-from core.settings import RetrievalSettings
 from retrieval.corpus import read_corpus
 from tests.conftest import ROOT, settings_of, write_lines
 from train.pipeline import run_pipeline
@@ -44,8 +43,9 @@ def source(tmp_path):
 def make(tmp_path):
     """A function that builds the pool of a data set, and returns its file."""
 
-    def make_pool(source, size=1, **retrieval):
-        (pooled,) = make_pools([source], size, None, RetrievalSettings(**retrieval), tmp_path / "run")
+    def make_pool(source, size=1, *flags):
+        settings = settings_of("--run.dir", tmp_path / "run", "--data.pool", size, *flags)
+        (pooled,) = make_pools([source], settings)
         assert replace(pooled, corpus=source.corpus) == source
         assert pooled.corpus == str(tmp_path / "run/data/pool.jsonl")
         return tmp_path / "run/data/pool.jsonl"
@@ -81,9 +81,9 @@ def test_it_is_made_once_and_never_from_something_else(source, make):
     with pytest.raises(InputError, match="pool.jsonl was built from other inputs: `size` was 1, is 3"):
         make(source, 3)
     with pytest.raises(InputError, match="`retrieval.b` was 0.4, is 0.75"):
-        make(source, b=0.75)
+        make(source, 1, "--retrieval.b", "0.75")
     with pytest.raises(InputError, match="`retrieval.bm25_variant` was 'lucene', is 'plus'"):
-        make(source, bm25_variant="plus")
+        make(source, 1, "--retrieval.bm25_variant", "plus")
     pool.with_suffix(".json").write_text("{}")
     with pytest.raises(InputError, match="pool.json is damaged .`plan` is missing."):
         make(source)

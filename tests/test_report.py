@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from tests.conftest import call, settings_of
-from train.report import checks
+from train.report import checks, plots
 from train.report.__main__ import main as report
 from train.report.page import flow_rows
 from train.report.run_data import Round, RunData
@@ -115,6 +115,13 @@ def test_curves_that_are_not_healthy():
 def test_a_new_reason_to_drop_a_pair_is_not_a_turn_without_a_pair():
     rows = flow_rows({"pairs": {"total": 5, "dropped": {"too long": 2, "equal scores": 1}}})
     assert rows == [("pairs", 7, "turns without a pair: 1 equal scores"), ("kept", 5, "dropped: 2 too long")]
+
+
+@pytest.mark.parametrize("longest", [1, 31, 64, 91, 200])
+def test_the_histogram_of_lengths_counts_every_rewrite(monkeypatch, longest):
+    monkeypatch.setattr(plots, "svg_of", lambda figure, label: figure)
+    figure = plots.plot_lengths({"chosen": [longest, 1], "rejected": [longest]})
+    assert sum(bar.get_height() for bar in figure.axes[0].patches) == 3
 
 
 @pytest.mark.slow

@@ -46,8 +46,8 @@ def test_passed_on_keys_are_known_to_the_libraries(path):
 
     settings = read_settings("", ["--config", str(path)])
     assert build_config("lora", settings.lora, LoraConfig, LORA).r > 0
-    for section, options in (("sft", settings.sft), ("dpo", settings.dpo)):
-        assert trainer_config(section, options, settings.rewriter.dtype, 7, settings.run.path).seed == 7
+    for section in ("sft", "dpo"):
+        assert trainer_config(settings, section, settings.run.path).seed == settings.run.seed
 
 
 def test_every_setting_is_read_somewhere():
@@ -232,4 +232,4 @@ def test_an_unknown_key_of_a_library_is_named():
 
     settings = read_settings("", [*QUICKSTART, "--dpo.lerning_rate", "1"])
     with pytest.raises(InputError, match="did you mean `learning_rate`"):
-        trainer_config("dpo", settings.dpo, "float32", 7, settings.run.path)
+        trainer_config(settings, "dpo", settings.run.path)

@@ -11,11 +11,7 @@ LOG_KEYS = {"loss": "loss", "margin": "rewards/margins", "accuracy": "rewards/ac
 
 
 class StepProgress(TrainerCallback):
-    """Shows progress with rate, remaining time and the last logged metrics.
-
-    Args:
-        name: name of the stage.
-    """
+    """Shows progress with rate, remaining time and the last logged metrics."""
 
     def __init__(self, name: str):
         self.name = name
@@ -37,9 +33,6 @@ class StepProgress(TrainerCallback):
 
 class ZeroMarginCallback(TrainerCallback):
     """Checks that the reward margin is 0 at the first step, as policy and reference must start equal.
-
-    Args:
-        name: name of the stage.
 
     Raises:
         InputError: the margin is not 0, within rounding.

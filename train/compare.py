@@ -76,9 +76,10 @@ def compare_rewards(settings: Settings, rewards: list[str]) -> None:
         pipeline.check_scoring(shared.train_turns.turns, run_settings.scoring, shared.generator.name, key)
     pipeline.run_pipeline(replace(settings, run=replace(settings.run, until=SHARED[-1])), shared.sources)
     for run_settings in runs:
-        for stage in SHARED:
-            if process()[0] == 0 and not (run_settings.run.path / stage).exists():
-                pipeline.copy_folder(shared.path / stage, run_settings.run.path / stage)
+        for name in ("data", *SHARED):  # `data` has the tiny world or the pools
+            source, target = shared.path / name, run_settings.run.path / name
+            if process()[0] == 0 and source.exists() and not target.exists():
+                pipeline.copy_folder(source, target)
         wait_for_all()
         pipeline.run_pipeline(run_settings, shared.sources)
     if process()[0] == 0:

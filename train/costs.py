@@ -68,12 +68,7 @@ def mean_tokens(lm: LanguageModel, texts: Sequence[str]) -> float:
 
 @dataclass
 class Costs:
-    """Estimates the costs of the stages of a run.
-
-    Args:
-        run: the run; its collections are not opened.
-        passages: texts of sample passages.
-    """
+    """Estimates the costs of the stages of a run from the texts of some passages; opens no collection."""
 
     run: Run
     passages: Sequence[str]
@@ -132,22 +127,20 @@ class Costs:
             most = limits.get(name, settings.generator.max_new_tokens)
             output = most if reply is None else min(most, reply)
             if name == "generated":  # each answer is generated with documents, and scored without them
-                outputs, calls = 2 * lists, calls + 2 * lists
+                outputs = 2 * lists
             elif name == "logged":
-                outputs, calls = lists + 1, calls + lists + 1
+                outputs = lists + 1
             elif name == "delta_seper":
                 outputs = (lists + 1) * rule.samples
-                calls += outputs
             else:  # each document is scored alone
                 outputs = lists * settings.retrieval.k
-                calls += outputs
+            calls += outputs
             tokens += 2 * bare + lists * documents + outputs * output
         return Work(calls, tokens, 2 * self.generator_size * tokens)
 
     def training(self, section: str, rows: float) -> Work:
         """Cost of SFT on the chosen rewrites, or of DPO on both sides with the frozen reference."""
-        settings, options = self.run.settings, getattr(self.run.settings, section)
-        config = trainer_config(section, options, settings.rewriter.dtype, settings.run.seed, self.run.path)
+        config = trainer_config(self.run.settings, section, self.run.path)
         rows_of_step = config.per_device_train_batch_size * config.gradient_accumulation_steps * process()[1]
         trained = config.max_steps * rows_of_step if config.max_steps > 0 else rows * config.num_train_epochs
         reference = 0.0
@@ -161,7 +154,7 @@ class Costs:
     def evaluation(self) -> Work:
         """Cost of the rewrites of all models, and of answers with the documents of all systems."""
         settings, turns, rounds = self.run.settings, self.run.test_turns, self.run.settings.train.rounds
-        systems = select_systems(settings, dict.fromkeys(f"dpo-{n}" for n in range(1, rounds)), turns.turns)
+        systems = select_systems(settings, [f"dpo-{n}" for n in range(1, rounds)], turns.turns)
         lengths, models = self.lengths(turns.turns), len(set(systems) - set(BASELINES))
         tokens = models * (lengths.prompt + lengths.rewrite)
         disk = len(systems) * (LIST_BYTES + 2 * settings.retrieval.depth * HIT_BYTES)  # records and TREC runs

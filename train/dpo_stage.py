@@ -1,7 +1,4 @@
-"""STAGE dpo: train the LoRA adapter on the pairs with TRL's DPOTrainer.
-
-The command `train/dpo.py` runs all stages.
-"""
+"""STAGE dpo: train the LoRA adapter on the pairs with TRL's DPOTrainer."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -20,11 +17,8 @@ from train.trainers import GroupedDPOTrainer
 def train_dpo(run: Run, name: str, pairs: Mapping[str, Stage], start: Stage) -> Stage:
     """Run the stage, resuming from its last checkpoint if one exists; write the adapter to `<stage>/adapter`.
 
-    Args:
-        run: the run; its section `dpo` has the keys of TRL's `DPOConfig`.
-        name: name of the stage.
-        pairs: name -> completed stage with pairs to train on.
-        start: the completed training stage whose adapter is the starting point and the reference.
+    Trains on the pairs of all stages in `pairs` (name -> stage). The adapter of the training stage `start` is the
+    starting point and the reference. The settings `dpo` have the keys of TRL's `DPOConfig`.
 
     Raises:
         InputError: the reward margin is not 0 at the first step, so policy and reference differ.
@@ -39,7 +33,7 @@ def train_dpo(run: Run, name: str, pairs: Mapping[str, Stage], start: Stage) -> 
 
     # ------------------------------------------------------------------ policy and pairs
     lm = model.load(trainable=True)
-    config = trainer_config("dpo", dpo | {"logging_first_step": True}, model.dtype, seed, checkpoints)
+    config = trainer_config(run.settings, "dpo", checkpoints)
     all_pairs = (pair for stage_pairs in pairs.values() for pair in stage_pairs)
     rows = training_rows(all_pairs, DPO_COLUMNS, lm.model, lm.tokenizer, config.max_length, name)
     data = data_set_on_disk(rows, checkpoints / "rows")

@@ -29,7 +29,7 @@ from rewriter.rewriter import server_backend
 from rewriter.sampling import greedy_rewrites
 from scoring.registry import component_rewards, has_reward, needs_entailment, relevant_settings
 from scoring.scorer import build_scorer
-from train.evaluation_rewards import Results, score_results, turns_of_others
+from train.evaluation_rewards import Results, questions_of_others, score_results
 from train.report_tables import write_tables
 from train.run import EVALUATION, Run
 
@@ -42,21 +42,16 @@ SHUFFLED = "shuffled"  # control: documents retrieved for another conversation
 BATCH_SIZE = 16  # turns rewritten, answered and saved together
 
 
-def select_systems(settings: Settings, trained: Mapping[str, Stage], turns: Sequence[Turn]) -> tuple[str, ...]:
+def select_systems(settings: Settings, trained: Iterable[str], turns: Sequence[Turn]) -> tuple[str, ...]:
     """Select the systems that can be evaluated on these turns.
 
-    `reference` needs a rewrite in every measured turn. `dpo` includes the systems of earlier rounds.
-
-    Args:
-        settings: settings of the run.
-        trained: trained system -> its stage.
-        turns: the turns to evaluate on.
+    `reference` needs a rewrite in every measured turn. `dpo` includes the systems of earlier rounds in `trained`.
 
     Raises:
         InputError: nothing can be measured, or no system is left.
     """
     options = settings.evaluation
-    measured = [turn for turn in turns if turn.relevant or (options.answers and turn.answers)]
+    measured = [turn for turn in turns if turn.gold or (options.answers and turn.answers)]
     if not measured and options.answers:
         measured = [turn for turn in turns if has_reward(turn, settings.scoring)]
     if not measured:
@@ -88,7 +83,7 @@ def check_test_turns(turns: TurnSet, collections: Mapping[str, Collection], sett
     Raises:
         InputError: nothing can be measured, or no relevant document of a data set is in its collection.
     """
-    systems = select_systems(settings, {}, turns.turns)
+    systems = select_systems(settings, [], turns.turns)
     if "reference" in settings.evaluation.systems and "reference" not in systems:
         log.warning("evaluation: no `reference` row, because some measured turns have no `rewrite`")
     for name, collection in collections.items():
@@ -129,8 +124,7 @@ def make_evaluation(run: Run) -> Stage:
         retriever = PerDatasetRetriever(settings.retrieval, run.collections)
         rewriter, scorer = load_models(run, adapters)
         server = server_backend(settings.rewriter) if settings.rewriter.url else None
-        queries_of = query_functions(settings.rewriter, adapters, rewriter, server)
-        other_turns = turns_of_others(turns.turns)
+        other_questions = questions_of_others(turns.turns)
 
         def search(batch: list[Turn], queries: Sequence[str], k: int) -> list[Sequence[Hit]]:
             return retriever.search([(turn.dataset, query) for turn, query in zip(batch, queries, strict=True)], k)
@@ -138,7 +132,10 @@ def make_evaluation(run: Run) -> Stage:
         def evaluate(batch: list[Turn]) -> list[EvaluationRecord]:
             results: dict[str, list[SystemResult]] = {}
             for name in systems:
-                queries, rewrites = queries_of[name](batch)
+                queries = rewrites = rewrites_of(name, batch, settings.rewriter, adapters, rewriter, server)
+                if name not in BASELINES:
+                    pairs = zip(batch, rewrites, strict=True)
+                    queries = [search_query(turn.question, text, settings.rewriter) for turn, text in pairs]
                 rankings = search(batch, queries, settings.retrieval.depth)
                 results[name] = [
                     SystemResult(query, tuple(ranking), rewrite if rewrite != query else None)
@@ -146,8 +143,7 @@ def make_evaluation(run: Run) -> Stage:
                 ]
             shuffled: list[float | None] = [None] * len(batch)
             if scorer is not None:
-                questions = [other_turns[turn.id].question if turn.id in other_turns else "" for turn in batch]
-                rankings = search(batch, questions, settings.retrieval.k)
+                rankings = search(batch, [other_questions[turn.id] for turn in batch], settings.retrieval.k)
                 controls = [SystemResult(t.question, tuple(r)) for t, r in zip(batch, rankings, strict=True)]
                 results = scorer(batch, results | {SHUFFLED: controls})
                 shuffled = [result.reward for result in results[SHUFFLED]]
@@ -200,9 +196,7 @@ def load_models(
 ) -> tuple[LanguageModel | None, Callable[[Sequence[Turn], Results], Results] | None]:
     """Load the rewriter with all adapters, and the scorer; they share a model if rewriter and generator are the same.
 
-    Args:
-        run: the run.
-        adapters: system that is a language model -> its adapter; None for the base model.
+    `adapters` maps each system that is a language model to its adapter, or to None for the base model.
 
     Returns:
         The rewriter, None if no system is a language model; a function that adds answers and rewards to results, see
@@ -222,39 +216,29 @@ def load_models(
     return rewriter, scorer
 
 
-def query_functions(
+def rewrites_of(
+    name: str,
+    turns: list[Turn],
     options: RewriterSettings,
     adapters: Mapping[str, str | None],
     lm: LanguageModel | None,
     server: "ServerBackend | None",
-) -> dict[str, Callable[[list[Turn]], tuple[list[str], list[str]]]]:
-    """For each system, a function from turns to search queries and rewrites.
+) -> list[str]:
+    """The rewrites of a system for a batch of turns; for one of `BASELINES`, the search queries themselves.
 
     With `rewriter.url`, the server rewrites for the untrained systems.
     """
-
-    def unchanged(text_of: Callable[[Turn], str]):
-        return lambda turns: ([text_of(turn) for turn in turns],) * 2
-
-    def rewritten(name: str):
-        prompt = RewritePrompt.of(options, examples=name == "base_examples")
-
-        def rewrite(turns: list[Turn]) -> tuple[list[str], list[str]]:
-            if name in adapters:
-                with lm.using(name if adapters[name] else None):
-                    rewrites = greedy_rewrites(lm, turns, options, prompt)
-            else:
-                rewrites = server.greedy_rewrites(turns, prompt)
-            pairs = zip(turns, rewrites, strict=True)
-            return [search_query(turn.question, text, options) for turn, text in pairs], rewrites
-
-        return rewrite
-
-    return {
-        "original": unchanged(lambda turn: turn.question),
-        "history": unchanged(lambda turn: user_turns(turn.history, turn.question)),
-        "reference": unchanged(lambda turn: turn.rewrite or turn.question),
-    } | {name: rewritten(name) for name in (*adapters, *(UNTRAINED if server else ()))}
+    if name == "original":
+        return [turn.question for turn in turns]
+    if name == "history":
+        return [user_turns(turn.history, turn.question) for turn in turns]
+    if name == "reference":
+        return [turn.rewrite or turn.question for turn in turns]
+    prompt = RewritePrompt.of(options, examples=name == "base_examples")
+    if name not in adapters:
+        return server.greedy_rewrites(turns, prompt)
+    with lm.using(name if adapters[name] else None):
+        return greedy_rewrites(lm, turns, options, prompt)
 
 
 def summarize(records: Iterable[EvaluationRecord]) -> dict[str, Any]:

@@ -15,18 +15,16 @@ from scoring.scores import reward_input_of
 Results = dict[str, list[SystemResult]]  # system -> result of each turn
 
 
-def turns_of_others(turns: Sequence[Turn]) -> dict[str, Turn]:
-    """Turn id -> a turn of another conversation of the same data set; turns without such a turn are left out."""
-    others = {}
+def questions_of_others(turns: Sequence[Turn]) -> dict[str, str]:
+    """Turn id -> a question of another conversation of the same data set; empty if there is none."""
+    questions = {}
     for dataset in {turn.dataset for turn in turns}:
         members = [turn for turn in turns if turn.dataset == dataset]
         for i, turn in enumerate(members):
             start = i + len(members) // 2
             rotated = (members[(start + j) % len(members)] for j in range(len(members)))
-            other = next((candidate for candidate in rotated if candidate.group != turn.group), None)
-            if other is not None:
-                others[turn.id] = other
-    return others
+            questions[turn.id] = next((other.question for other in rotated if other.group != turn.group), "")
+    return questions
 
 
 def score_results(
@@ -39,15 +37,9 @@ def score_results(
 ) -> Results:
     """Add `answer`, `key_entropy` and `reward` to the results of a batch of turns.
 
-    Equal document lists are computed once. A result without documents gets an empty answer and no reward.
-
-    Args:
-        scorer: the scorer, with generator and reward of the run.
-        collections: data set -> its collection.
-        k: number of documents that the generator reads.
-        shared: the rewriter's model if it is also the generator; its adapters are off while it answers.
-        turns: the turns of the batch.
-        results: system -> result of each turn.
+    The generator reads the first `k` documents of a result; equal document lists are computed once. A result without
+    documents gets an empty answer and no reward. `shared` is the rewriter's model if it is also the generator; its
+    adapters are off while it answers.
     """
     rule = scorer.scoring
 

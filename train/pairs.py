@@ -13,6 +13,7 @@ from core.distributed import process, wait_for_all
 from core.errors import InputError
 from core.progress import log
 from core.records import Candidate, Pair, Turn, TurnRecord
+from core.settings import PairSettings
 from core.stages import Stage
 from rewriter.prompts import RewritePrompt, normalized
 from train.run import Run
@@ -51,20 +52,10 @@ def best_and_worst(candidates: Iterable[Candidate]) -> tuple[Candidate, Candidat
 
 
 def select_pairs(
-    scored: Iterable[tuple[Turn, TurnRecord]],
-    drop_fraction: float = 0.5,
-    min_gap: float = 0.0,
-    reward: str = "key_entropy",
-    prompt: RewritePrompt = RewritePrompt(),  # noqa: B008 (frozen)
+    scored: Iterable[tuple[Turn, TurnRecord]], options: PairSettings, reward: str, prompt: RewritePrompt
 ) -> tuple[list[Pair], Counter]:
-    """Build preference pairs from scored turns, and filter them by gap.
-
-    Args:
-        scored: turns with their scored candidates.
-        drop_fraction: share of pairs to drop, smallest gaps first (rounded down), from 0 to 1.
-        min_gap: minimum gap; pairs below are dropped after `drop_fraction` is applied. 0 keeps all.
-        reward: name of the reward, written into the pairs.
-        prompt: the rewriter's prompt.
+    """Build preference pairs from scored turns, and filter them by gap: first `drop_fraction`, rounded down, then
+    `min_gap`. The name of the reward is written into the pairs.
 
     Returns:
         The remaining pairs, in the order of the turns, and the number of turns without a pair, by reason.
@@ -79,20 +70,15 @@ def select_pairs(
         asked = prompt.messages(turn.history, turn.question)
         sides = [[{"role": "assistant", "content": candidate.text}] for candidate in chosen]
         pairs.append(Pair(turn.id, asked, *sides, best.score, worst.score, best.score - worst.score, reward))
-    smallest = sorted(pairs, key=lambda pair: (pair.gap, pair.id))[: math.floor(drop_fraction * len(pairs))]
+    smallest = sorted(pairs, key=lambda pair: (pair.gap, pair.id))[: math.floor(options.drop_fraction * len(pairs))]
     small = {pair.id for pair in smallest}
-    below = {pair.id for pair in pairs if pair.id not in small and pair.gap < min_gap}
+    below = {pair.id for pair in pairs if pair.id not in small and pair.gap < options.min_gap}
     dropped.update({"among the smallest gaps": len(small), "gap below min_gap": len(below)})
     return [pair for pair in pairs if pair.id not in small | below], +dropped
 
 
 def make_pairs(run: Run, name: str, scores: Stage) -> Stage:
     """Run the stage.
-
-    Args:
-        run: the run.
-        name: name of the stage.
-        scores: the completed scores stage.
 
     Raises:
         InputError: no pair is left; names the reasons and the settings to change.
@@ -105,12 +91,11 @@ def make_pairs(run: Run, name: str, scores: Stage) -> Stage:
         log.info("%s: complete, nothing to do (%s)", name, stage.folder)
     elif process()[0] == 0:
         scored = ((turns.by_id[record.id], record) for record in scores)
-        reward = run.settings.scoring.reward
-        pairs, dropped = select_pairs(scored, options.drop_fraction, options.min_gap, reward, prompt)
+        pairs, dropped = select_pairs(scored, options, run.settings.scoring.reward, prompt)
         reasons = ", ".join(f"{number} {reason}" for reason, number in dropped.items())
         if not pairs:
             most_common = dropped.most_common(1)[0][0]
-            remedy = (UNPAIRED | FILTERED).get(most_common, "change the settings in `pairs`")
+            remedy = (UNPAIRED | FILTERED)[most_common]
             raise InputError(f"no preference pair is left of {len(turns)} turns ({reasons}); {remedy}.")
         stage.write(pairs)
         mean_gap = fmean(pair.gap for pair in pairs)

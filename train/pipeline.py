@@ -127,7 +127,7 @@ def check_inputs(run: Run, stages: Sequence[str]) -> None:
         server_backend(settings.rewriter)  # raises if its optional package is missing
     check_trackers(settings.train.report_to)
     for section in ("sft", "dpo"):
-        trainer_config(section, getattr(settings, section), settings.rewriter.dtype, settings.run.seed, run.path)
+        trainer_config(settings, section, run.path)
     if kinds != {"candidates"}:
         _ = run.collections  # raises on a bad passage
     if "scores" in kinds:
@@ -196,9 +196,7 @@ def set_aside(run_dir: Path, stages: Sequence[str]) -> None:
 def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None) -> None:
     """Run all stages, or those that `run.until` or `run.only` select.
 
-    Args:
-        settings: settings of the run.
-        sources: the data sets; by default those in the settings.
+    `sources` are the data sets; by default those in the settings.
     """
     start, stages, run_dir = time.monotonic(), selected_stages(settings), settings.run.path
     use_cores(settings.run.threads)

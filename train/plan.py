@@ -85,17 +85,9 @@ def state_of(folder: Path, turns: int) -> tuple[str, float]:
 
 def cells(work: Work, tflops: float) -> list[str]:
     """The cells of a row of the plan: calls, tokens, FLOPs, hours and disk."""
-    return [
-        si(work.calls),
-        si(work.tokens),
-        si(work.flops),
-        hours(work.flops / tflops / 3.6e15),
-        si(work.disk) + "B",
-    ]
-
-
-def hours(value: float) -> str:
-    return f"{value:.2g}" if value >= 0.01 or not value else "under 0.01"
+    hours = work.flops / tflops / 3.6e15
+    duration = f"{hours:.2g}" if hours >= 0.01 or not hours else "under 0.01"
+    return [si(work.calls), si(work.tokens), si(work.flops), duration, si(work.disk) + "B"]
 
 
 def si(value: float) -> str:

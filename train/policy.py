@@ -13,12 +13,9 @@ from train.trainer_config import LORA, build_config
 
 
 def new_policy(model: ModelSpec, lora: dict[str, Any], seed: int) -> tuple[PeftModel, PreTrainedTokenizerBase]:
-    """Load the base model with a trainable LoRA adapter, and its tokenizer.
+    """Load the rewriter with a trainable LoRA adapter, and its tokenizer.
 
-    Args:
-        model: the rewriter; if it has an adapter, training continues with that adapter.
-        lora: the `lora` settings.
-        seed: seed of the new adapter's weights.
+    The adapter is that of `model`, or a new one with weights that `seed` determines.
     """
     torch.manual_seed(seed)
     lm = model.load(trainable=True)

@@ -4,20 +4,18 @@
 each set has its own pool, `pool-<set>.jsonl`.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from core.artifacts import read_json, write_atomic, write_json
 from core.data_sources import SPLITS, DataSource, with_pools
 from core.distributed import process, wait_for_all
 from core.errors import InputError
-from core.json_records import to_json_dict
+from core.json_records import to_json_line
 from core.progress import Progress, log
 from core.records import Turn
-from core.settings import RetrievalSettings
+from core.settings import Settings
 from core.stage_runner import batched
 from core.stages import changes
 from retrieval.collection import Collection, open_collections
@@ -28,23 +26,8 @@ from rewriter.conversations import load_turns
 BATCH = 256  # turns searched at once
 
 
-def make_pools(
-    sources: Sequence[DataSource],
-    size: int,
-    limit: int | None,
-    retrieval: RetrievalSettings,
-    run_dir: Path,
-    on_bad: Literal["stop", "skip"] = "stop",
-) -> list[DataSource]:
+def make_pools(sources: Sequence[DataSource], settings: Settings) -> list[DataSource]:
     """Build the pooled collection of each data set, unless it exists.
-
-    Args:
-        sources: the data sets.
-        size: number of passages that BM25 adds for each query.
-        limit: use only the first `limit` turns of each split.
-        retrieval: retrieval settings of the run; `engine` is ignored.
-        run_dir: the run folder; the pools are written to `<run_dir>/data`.
-        on_bad: `stop` at an invalid passage of a collection, or `skip` it.
 
     Returns:
         The data sets with their pools as collections.
@@ -52,25 +35,19 @@ def make_pools(
     Raises:
         InputError: the run folder has a pool with other inputs; names the difference.
     """
-    pooled = with_pools(sources, run_dir)
+    pooled = with_pools(sources, settings.run.path)
     if process()[0] == 0:
         for source, pool in zip(sources, pooled, strict=True):
-            make_pool(source, Path(pool.corpus), size, limit, replace(retrieval, engine="auto"), on_bad)
+            make_pool(source, Path(pool.corpus), settings)
     wait_for_all()
     return pooled
 
 
-def make_pool(
-    source: DataSource,
-    path: Path,
-    size: int,
-    limit: int | None,
-    bm25: RetrievalSettings,
-    on_bad: Literal["stop", "skip"],
-) -> None:
+def make_pool(source: DataSource, path: Path, settings: Settings) -> None:
     """Write the pool of a data set and a record of its inputs, unless both exist."""
+    size, limit, bm25 = settings.data.pool, settings.run.limit, replace(settings.retrieval, engine="auto")
     splits = {split: load_turns([source], split, limit) for split in SPLITS if source.has(split)}
-    collection = open_collections([source], bm25.cache, on_bad)[source.name]
+    collection = open_collections([source], bm25.cache, settings.data.on_bad)[source.name]
     plan = {"size": size, "limit": limit, "corpus": collection.identity}
     plan |= {f"retrieval.{name}": getattr(bm25, name) for name in ("engine", *BM25_SETTINGS)}
     plan |= {f"data.{split}": turns.fingerprint for split, turns in splits.items()}
@@ -115,7 +92,7 @@ def write_pool(path: Path, collection: Collection, gold: set[str], negatives: se
             if passage.id in gold or passage.id in negatives:
                 counts["passages"] += 1
                 counts["gold"] += passage.id in gold
-                yield json.dumps(to_json_dict(passage), ensure_ascii=False) + "\n"
+                yield to_json_line(passage)
 
     write_atomic(path, lines())
     if counts["gold"] < len(gold):

@@ -3,13 +3,13 @@
 `train.report` writes the HTML report from these files.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from core.artifacts import write_atomic, write_json
+from core.json_records import to_json_line
 from core.progress import log
 from core.records import EvaluationRecord, Turn
 from core.settings import Settings
@@ -46,11 +46,7 @@ def measure_all(
 ) -> PerTurn:
     """Compute every measure of every system for each turn with the labels that it needs.
 
-    Args:
-        turns: the turns.
-        records: turn id -> its evaluation.
-        systems: systems to measure.
-        reward: name of the run's reward in the result.
+    `records` maps the id of a turn to its evaluation; `reward` is the name of the run's reward in the result.
     """
     qrels = {turn.id: turn.relevant for turn in turns}
     values: PerTurn = {}
@@ -144,11 +140,8 @@ def split(
 ) -> dict[str, dict[str, Any]]:
     """Average measures over each group of turns.
 
-    Args:
-        values: every measure of every system for every turn.
-        parts: pairs of a turn and its group; turns whose group is empty are left out.
-        order: groups in the order to show; others follow, sorted.
-        measures: measures to average.
+    `parts` are pairs of a turn and its group; turns whose group is empty are left out. The groups in `order` come
+    first; others follow, sorted.
 
     Returns:
         group -> number of `turns`, and system -> measure -> mean (None if no turn of the group has the labels).
@@ -237,7 +230,7 @@ def write_tables(stage: Stage, settings: Settings, turns: Sequence[Turn], system
         for turn in turns
         for name, result in records[turn.id].systems.items()
     ]
-    write_atomic(folder / "per_turn.jsonl", (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    write_atomic(folder / "per_turn.jsonl", map(to_json_line, rows))
     write_json(folder / "metrics.json", metrics)
     write_atomic(folder / "table.md", table_of(metrics))
     counts = metrics["turns"]

@@ -86,9 +86,7 @@ def prepare_data(settings: Settings) -> list[DataSource]:
     sources = data_sources(data, run_dir)
     for source in sources:
         source.check_corpus()
-    if not data.pool:
-        return sources
-    return make_pools(sources, data.pool, settings.run.limit, settings.retrieval, run_dir, data.on_bad)
+    return make_pools(sources, settings) if data.pool else sources
 
 
 def load_run_folder(run_dir: Path) -> Run:

@@ -15,10 +15,7 @@ from train.trainers import GroupedSFTTrainer
 def train_sft(run: Run, name: str, pairs: Stage) -> Stage:
     """Run the stage, resuming from its last checkpoint if one exists; write the adapter to `<stage>/adapter`.
 
-    Args:
-        run: the run; its sections `sft` and `lora` have the keys of TRL's `SFTConfig` and PEFT's `LoraConfig`.
-        name: name of the stage.
-        pairs: the completed pairs stage.
+    The settings `sft` and `lora` have the keys of TRL's `SFTConfig` and PEFT's `LoraConfig`.
     """
     model, sft, lora, seed = run.base, run.settings.sft, run.settings.lora, run.settings.run.seed
     settings = {"sft": sft, "lora": lora, "dtype": model.dtype, "seed": seed}
@@ -29,7 +26,7 @@ def train_sft(run: Run, name: str, pairs: Stage) -> Stage:
 
     # ------------------------------------------------------------------ model and data
     policy, tokenizer = new_policy(model, lora, seed)
-    config = trainer_config("sft", sft, model.dtype, seed, stage.folder / "checkpoints")
+    config = trainer_config(run.settings, "sft", stage.folder / "checkpoints")
     rows = training_rows(pairs, SFT_COLUMNS, policy, tokenizer, config.max_length, name)
 
     # ------------------------------------------------------------------ training

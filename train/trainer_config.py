@@ -9,6 +9,7 @@ from peft import LoraConfig
 from trl import DPOConfig, SFTConfig
 
 from core.errors import InputError, nearest
+from core.settings import Settings
 
 T = TypeVar("T")
 # Replaces defaults of TRL that do not suit small models and long prompts: gradient checkpointing slows small models,
@@ -54,22 +55,15 @@ def build_config(section: str, options: dict[str, Any], kind: type[T], defaults:
     return config
 
 
-def trainer_config(
-    section: str, options: dict[str, Any], dtype: str, seed: int, folder: Path
-) -> SFTConfig | DPOConfig:
-    """Build TRL's `SFTConfig` or `DPOConfig` from the settings of a section.
-
-    Args:
-        section: `sft` or `dpo`.
-        options: settings of the section.
-        dtype: data type of the rewriter's weights.
-        seed: seed of weights, data order and dropout.
-        folder: folder for checkpoints.
+def trainer_config(settings: Settings, section: str, folder: Path) -> SFTConfig | DPOConfig:
+    """Build TRL's `SFTConfig` or `DPOConfig` from the section `sft` or `dpo`; `folder` is for checkpoints.
 
     Raises:
         InputError: TRL rejects a key or value.
     """
-    on_gpu = torch.cuda.is_available()
-    own = {"output_dir": str(folder), "seed": seed, "data_seed": seed, "bf16": dtype == "bfloat16"}
+    seed, options, on_gpu = settings.run.seed, getattr(settings, section), torch.cuda.is_available()
+    own = {"output_dir": str(folder), "seed": seed, "data_seed": seed, "bf16": settings.rewriter.dtype == "bfloat16"}
     own |= {"use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu}  # Accelerate needs `use_cpu` for several processes
+    if section == "dpo":
+        options = options | {"logging_first_step": True}  # for `ZeroMarginCallback`
     return build_config(section, options, {"sft": SFTConfig, "dpo": DPOConfig}[section], DEFAULTS | own)

@@ -22,13 +22,8 @@ SAMPLE = (
 
 
 def model_card(data: RunData, options: RewriterSettings, adapter: bool) -> ModelCard:
-    """Build the card of an exported rewriter: usage, prompt, training, reward, results with intervals, and limits.
-
-    Args:
-        data: the run.
-        options: the rewriter's settings.
-        adapter: True for an adapter, False for a merged model.
-    """
+    """Build the card of an adapter, or of a merged model: usage, prompt, training, reward, results with intervals, and
+    limits."""
     base = options.model if options.model and is_hub_name(options.model) else None  # None for a local folder or file
     license = license_of(base) if base else None
     results = data.systems.get(data.final, {})

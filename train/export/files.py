@@ -37,17 +37,14 @@ def export_run(flags: ExportFlags) -> None:
             log.warning("the pairs contain conversations; make sure that you may share them.")
             upload(flags.pairs, flags.push_to_hub, "dataset")
         return
-    adapter = flags.run / "adapter"
-    options = load_adapter_settings(adapter) if adapter.is_dir() else None
-    if options is None:
-        raise InputError(f"{flags.run} has no adapter yet; complete its `dpo` stage first.")
+    options = load_adapter_settings(flags.run)
     if flags.merged:
         write_merged(data, options, flags.merged)
         if flags.push_to_hub:
             upload(flags.merged, flags.push_to_hub, "model")
         return
     with tempfile.TemporaryDirectory() as folder:
-        for file in (file for pattern in ADAPTER_FILES for file in adapter.glob(pattern)):
+        for file in (file for pattern in ADAPTER_FILES for file in (flags.run / "adapter").glob(pattern)):
             shutil.copy(file, folder)
         model_card(data, options, adapter=True).save(Path(folder) / "README.md")
         upload(Path(folder), flags.push_to_hub, "model")

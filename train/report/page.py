@@ -22,12 +22,9 @@ from train.run import Run, load_run_folder
 
 
 def write_report(path: Path, runs: Sequence[Run], examples: int) -> None:
-    """Write the report of one run, or of several runs side by side.
+    """Write the report of one run, or of several runs side by side, as an HTML file.
 
-    Args:
-        path: path of the HTML file.
-        runs: the runs.
-        examples: number of held-out turns to show; 0 leaves out all text of conversations and documents.
+    `examples` is the number of held-out turns to show; 0 leaves out all text of conversations and documents.
     """
     folder = Path(__file__).parent
     environment = Environment(

@@ -20,7 +20,9 @@ STYLE = {
     "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "text.color": INK, "axes.edgecolor": INK,
     "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.spines.top": False, "axes.titlesize": 10,
     "axes.spines.right": False, "legend.frameon": False, "axes.titlelocation": "left", "axes.linewidth": 0.6,
+    "text.parse_math": False,
 }  # fmt: skip
+METADATA = ("Creator", "Date", "Format", "Type")  # left out of the SVG
 # Title of a panel -> name of a curve -> key of TRL's log.
 SFT_PANELS = {"loss (should fall and level off)": {"loss": "loss"}}
 DPO_PANELS = {
@@ -33,6 +35,7 @@ DPO_PANELS = {
 # ------------------------------------------------------------------ plots of each section
 
 
+@rc_context(STYLE)
 def plots_of_systems(data: RunData) -> list[Markup]:
     """Plot all systems with intervals, and the verdict's measure by kind of turn and by turn number."""
     metrics, plots = data.metrics, []
@@ -46,12 +49,14 @@ def plots_of_systems(data: RunData) -> list[Markup]:
     return plots
 
 
+@rc_context(STYLE)
 def plots_of_rewards(rewards: Rewards) -> list[Markup]:
     """Plot histograms of scores and gaps and, if the turns have labels, rewards by rank."""
     plots = [plot_rewards(rewards)] if rewards.scores else []
     return plots + ([plot_ranks(rewards)] if len(rewards.by_rank) > 1 else [])
 
 
+@rc_context(STYLE)
 def plots_of_training(round_data: Round, stage: str) -> list[Markup]:
     """Plot the curves of a training stage and, for DPO, the lengths of the rewrites."""
     entries = [entry for entry in round_data.logs[stage] if "loss" in entry]
@@ -67,10 +72,9 @@ def plots_of_training(round_data: Round, stage: str) -> list[Markup]:
 def svg_of(figure: Figure, label: str) -> Markup:
     """Convert a figure to SVG for the page, with text kept as text and `label` as the text alternative."""
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    figure.savefig(buffer, format="svg", transparent=True, metadata=dict.fromkeys(METADATA))
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*">', "<g>", svg)  # ids of groups repeat from plot to plot
     svg = re.sub(r'(width|height)="[\d.]+pt"', "", svg, count=2)
     width = figure.get_figwidth()  # scale so that all plots have one text size; narrow screens scroll
@@ -78,17 +82,11 @@ def svg_of(figure: Figure, label: str) -> Markup:
     return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}" style="{size}"', 1))
 
 
-def plain(text: str) -> str:
-    """Escape `$`, which would start a formula in a plot."""
-    return text.replace("$", r"\$")
-
-
-def new_figure(columns: int = 1, height: float = 2.6) -> tuple[Figure, list]:
+def new_figure(columns: int = 1, height: float = 2.6) -> tuple[Figure, np.ndarray]:
     figure = Figure(figsize=(3.6 * columns if columns > 1 else 6.4, height), layout="constrained")
-    return figure, list(np.ravel(figure.subplots(1, columns)))
+    return figure, figure.subplots(1, columns, squeeze=False)[0]
 
 
-@rc_context(STYLE)
 def plot_systems(metrics: Mapping[str, Any], measures: Sequence[str]) -> Markup:
     """Plot the systems' means with 95% intervals, one panel per measure."""
     names = list(metrics["systems"])
@@ -103,11 +101,10 @@ def plot_systems(metrics: Mapping[str, Any], measures: Sequence[str]) -> Markup:
             panel.plot([metrics["systems"][name][measure]], [row], "o", color=color)
         panel.set_yticks(range(len(names)), names if panel is panels[0] else [""] * len(names))
         panel.invert_yaxis()
-        panel.set_title(plain(measure))
+        panel.set_title(measure)
     return svg_of(figure, f"{', '.join(measures)} of the systems with 95% intervals; the values are in the table")
 
 
-@rc_context(STYLE)
 def plot_parts(parts: Mapping[str, Mapping[str, Any]], systems: Sequence[str], measure: str, label: str) -> Markup:
     """Plot the systems' means for each group of turns, labeled with its name and number of turns."""
     figure, (panel,) = new_figure()
@@ -116,13 +113,12 @@ def plot_parts(parts: Mapping[str, Mapping[str, Any]], systems: Sequence[str], m
         values = [part[system].get(measure) or 0.0 for part in parts.values()]
         places = np.arange(len(parts)) + (i - (len(systems) - 1) / 2) * width
         panel.bar(places, values, width * 0.9, label=system, color=COLORS[i % len(COLORS)])
-    panel.set_xticks(range(len(parts)), [f"{plain(name)}\n{part['turns']} turns" for name, part in parts.items()])
-    panel.set_title(plain(f"{measure} by {label}"))
+    panel.set_xticks(range(len(parts)), [f"{name}\n{part['turns']} turns" for name, part in parts.items()])
+    panel.set_title(f"{measure} by {label}")
     figure.legend(loc="outside lower center", ncols=4)
     return svg_of(figure, f"{measure} by {label} for {', '.join(systems)}")
 
 
-@rc_context(STYLE)
 def plot_rewards(rewards: Rewards) -> Markup:
     """Plot histograms of scores and gaps, and mark the smallest gap of the kept pairs."""
     figure, (scores, gaps) = new_figure(2)
@@ -136,7 +132,6 @@ def plot_rewards(rewards: Rewards) -> Markup:
     return svg_of(figure, "histograms of the scores of all candidates and of the gaps between best and worst")
 
 
-@rc_context(STYLE)
 def plot_ranks(rewards: Rewards) -> Markup:
     """Plot the rewards of candidates by the rank of the first relevant document that they retrieve."""
     ranks = sorted(rank for rank in rewards.by_rank if rank) + [rank for rank in rewards.by_rank if not rank]
@@ -154,7 +149,6 @@ def plot_ranks(rewards: Rewards) -> Markup:
     return svg_of(figure, f"reward by rank of the first relevant document; means {means}")
 
 
-@rc_context(STYLE)
 def plot_curves(entries: Sequence[Mapping[str, Any]], panels: Mapping[str, Mapping[str, str]], label: str) -> Markup:
     """Plot the curves of a training log, one panel per title."""
     figure, axes = new_figure(len(panels), 2.2)
@@ -169,12 +163,12 @@ def plot_curves(entries: Sequence[Mapping[str, Any]], panels: Mapping[str, Mappi
     return svg_of(figure, label)
 
 
-@rc_context(STYLE)
 def plot_lengths(lengths: Mapping[str, Sequence[int]]) -> Markup:
     """Plot the number of words in the chosen and the rejected rewrites."""
     figure, (panel,) = new_figure(height=2.2)
     longest = max(map(max, lengths.values()))
-    bins = np.arange(0, longest + 2, max(1, longest // 30))
+    width = max(1, longest // 30)
+    bins = np.arange(0, longest + width + 1, width)
     panel.hist(list(lengths.values()), bins=bins, label=list(lengths), color=COLORS[:2])
     panel.set(title="words in the rewrites of the pairs", ylabel="pairs")
     panel.legend()

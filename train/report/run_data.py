@@ -62,10 +62,6 @@ class RunData:
     records: dict[str, EvaluationRecord]
 
     @property
-    def name(self) -> str:
-        return self.run.path.name
-
-    @property
     def systems(self) -> dict[str, dict[str, float]]:
         """System -> measure -> mean."""
         return self.metrics.get("systems", {})

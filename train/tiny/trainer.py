@@ -51,12 +51,8 @@ class Trainer:
     The data of a step depends on the seed, the level and the number of the step. Several processes share the episodes
     of a step and add their gradients.
 
-    Args:
-        out: folder of the model and its checkpoint.
-        seed: seed of the weights and the data.
-        steps: number of updates.
-        batch: episodes per update; the first levels use more episodes, which are shorter.
-        lr: learning rate of the weight matrices; other parameters use half of it.
+    The arguments are flags of `train.tiny.pretrain`. The first levels use a multiple of `batch` episodes, which are
+    shorter. Parameters that are not weight matrices use half of the learning rate `lr`.
     """
 
     def __init__(self, out: Path, seed: int, steps: int, batch: int, lr: float):
