@@ -77,6 +77,16 @@ def test_samples_are_distinct_and_repeatable(run):
     assert 1 < len(queries) == len(set(queries)) <= 4
 
 
+def test_equal_samples_are_merged_in_the_order_of_sampling():
+    class Backend:
+        def rewrites(self, turns, options, n):
+            return [["Who is Ann?", "", "Ann born", "who is ann", "Ann Lee"], ["", ""]]
+
+    turns = [Turn("a", (), "Who?"), Turn("b", (), "Where?")]
+    queries = Rewriter(Backend(), RewriterSettings()).queries(turns, 5)
+    assert queries == [["Who is Ann?", "Ann born", "Ann Lee"], ["Where?"]]
+
+
 def test_a_folder_without_settings_is_named(tmp_path):
     with pytest.raises(InputError, match="contains no rewriter.json; name a run or an adapter"):
         Rewriter.from_pretrained(tmp_path)
