@@ -18,7 +18,7 @@ from core.data_sources import DataSource, by_data_set, is_hub_name
 from core.errors import InputError
 from core.progress import log
 from core.records import Passage
-from retrieval.corpus import SKIP_HINT, EmptyPassage, hub_dataset, read_corpus
+from retrieval.corpus import EmptyPassage, hub_dataset, read_corpus
 
 DATABASE = "passages.sqlite"
 SCHEMA = """
@@ -120,7 +120,10 @@ def open_collection(source: str, cache: Path | None = None, on_bad: Literal["sto
         log.info("collection: %d passages, %d records skipped -> %s", len(collection), skipped, folder)
     if skipped and on_bad == "stop":
         empty_hint = f", {empty} of them without text" if empty else ""
-        raise InputError(f"{reason} There are {skipped} bad records in {source}{empty_hint}. {SKIP_HINT}")
+        raise InputError(
+            f"{reason} There are {skipped} bad records in {source}{empty_hint}. `--data.on_bad skip` skips such "
+            "records."
+        )
     return collection
 
 

@@ -247,9 +247,15 @@ RECORDS = {
     "chats": {"id": "c", "messages": [{"role": "user", "content": "x"}, {"from": "gpt", "value": "y"}]},
     "items": {"question": "q", "passages": [{"text": "a", "is_relevant": True}], "answers": ["x"], "history": []},
 }  # fmt: skip
+
+
+def stop(error):
+    raise error
+
+
 LOADERS = READERS | {
     "records": read_turns,
-    "corpus": lambda path: list(read_corpus(str(path))),
+    "corpus": lambda path: list(read_corpus(str(path), stop)),
     "passages": lambda path: list(read_passages(path)),
     "chats": lambda path: [read_conversation(text, place) for _, place, text in read_json_texts(path)],
     "items": lambda path: read_items(path, "udcg"),
