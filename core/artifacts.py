@@ -138,11 +138,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, *needed: str) -> dict[str, Any]:
-    """Read the JSON object in a file of a run.
-
-    Args:
-        path: the file.
-        needed: keys that the object must have.
+    """Read the JSON object in a file of a run; it must have the keys `needed`.
 
     Raises:
         InputError: the file is damaged.

@@ -145,9 +145,7 @@ def identities_of(collections: Mapping[str, Collection]) -> str | dict[str, str]
 def source_identity(source: str, cache: Path) -> str:
     """Identify a source by the SHA-256 of the file, or of the Arrow files of a Hub data set.
 
-    Args:
-        source: a file or the name of a Hub data set.
-        cache: folder that stores the hashes, so that a file is only read again after a change.
+    The folder `cache` stores the hashes, so that a file is only read again after a change.
 
     Raises:
         InputError: the file cannot be read, or the data set cannot be loaded.
