@@ -29,12 +29,7 @@ EXPECTED = {
 
 
 def parse_record(kind: type[T], record: dict[str, Any], place: str) -> T:
-    """Convert a JSON object to a record; null fields count as missing.
-
-    Args:
-        kind: a dataclass of `core.records`.
-        record: the JSON object; fields that `kind` does not have are ignored.
-        place: file and line, for the message.
+    """Convert a JSON object to a record; null fields count as missing, and unknown fields are ignored.
 
     Raises:
         InputError: a field is missing or has a wrong value; the message starts with `place`.
