@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from jinja2 import TemplateError
 from peft import PeftConfig, get_peft_model, get_peft_model_state_dict
 from safetensors import SafetensorError, safe_open
@@ -14,7 +15,7 @@ from core.gguf import model_folder
 WEIGHTS = "adapter_model.safetensors"
 LOADING_ERRORS = (  # of models and adapters with missing, damaged or unknown files
     OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError, TemplateError,
-    UserWarning, AssertionError,
+    StrictDataclassError, UserWarning, AssertionError,
 )  # fmt: skip
 
 

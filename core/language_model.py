@@ -113,7 +113,7 @@ def read_config(key: str, name: str, hint: str = "") -> PreTrainedConfig:
     folder = model_folder(name)
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+    except LOADING_ERRORS as error:
         raise InputError(f"`{key}`: {name} cannot be read: {first_line(error)}{hint}") from error
 
 
