@@ -92,6 +92,15 @@ def test_a_folder_without_settings_is_named(tmp_path):
         Rewriter.from_pretrained(tmp_path)
 
 
+def test_a_wrong_value_in_the_settings_of_an_adapter_is_named(tmp_path):
+    save_adapter_settings(tmp_path, RewriterSettings(model="m"))
+    file = tmp_path / "rewriter.json"
+    assert load_adapter_settings(tmp_path) == RewriterSettings(model=str(tmp_path))
+    file.write_text(file.read_text().replace("48", '"many"'))
+    with pytest.raises(InputError, match=f"`{file}: max_new_tokens` must be a whole number >= 1, got 'many'"):
+        load_adapter_settings(tmp_path)
+
+
 def test_a_run_that_is_not_complete_is_named(tmp_path):
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(InputError, match="has no adapter yet; complete its `dpo` stage first"):
