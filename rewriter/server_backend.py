@@ -59,7 +59,7 @@ class ServerBackend:
         return [text or turn.question for turn, text in zip(turns, texts, strict=True)]
 
     def sample(self, turns: Sequence[Turn], prompt: RewritePrompt, n: int, seed: int) -> Iterator[list[Sample]]:
-        """Sample `n` rewrites of each turn concurrently; if `n` is 1, the most likely ones.
+        """Sample `n` rewrites of each turn concurrently; if `n` is 1, the most likely one.
 
         The seed of a request depends on `seed`, the turn's id and the samples so far.
 
