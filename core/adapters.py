@@ -3,15 +3,20 @@
 from pathlib import Path
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from jinja2 import TemplateError
 from peft import PeftConfig, get_peft_model, get_peft_model_state_dict
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from core.errors import InputError, first_line
 from core.gguf import model_folder
 
 WEIGHTS = "adapter_model.safetensors"
-READING_ERRORS = (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError)
+LOADING_ERRORS = (  # of models and adapters with missing, damaged or unknown files
+    OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError, TemplateError,
+    StrictDataclassError, UserWarning, AssertionError,
+)  # fmt: skip
 
 
 def check_adapter(model: str, adapter: str) -> None:
@@ -36,7 +41,7 @@ def check_adapter(model: str, adapter: str) -> None:
         with torch.device("meta"):
             lora = get_peft_model(AutoModelForCausalLM.from_config(config), PeftConfig.from_pretrained(adapter))
         expected = get_peft_model_state_dict(lora, save_embedding_layers=False)
-    except READING_ERRORS as error:
+    except LOADING_ERRORS as error:
         raise InputError(f"the adapter {adapter} of `{model}` cannot be read: {first_line(error)}") from error
     for name in sorted(name for name in {*shapes, *expected} if ".lora_" in name):
         shape, model_shape = shapes.get(name), list(expected[name].shape) if name in expected else None

@@ -24,15 +24,11 @@ def sha256(*paths: Path) -> str:
     return digest.hexdigest()
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the number and text of each line of a file, skipping empty lines and a byte order mark.
-
-    Raises:
-        InputError: the file cannot be read, or is not UTF-8.
-    """
+@contextmanager
+def text_errors(path: Path) -> Iterator[None]:
+    """Raise an InputError if the file cannot be read, or is not UTF-8."""
     try:
-        with path.open(encoding="utf-8-sig") as handle:
-            yield from ((number, line) for number, line in enumerate(handle, 1) if line.strip())
+        yield
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
@@ -41,13 +37,27 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         ) from error
 
 
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the number and text of each line of a file, skipping empty lines and a byte order mark.
+
+    Raises:
+        InputError: the file cannot be read, or is not UTF-8.
+    """
+    with text_errors(path), path.open(encoding="utf-8-sig") as handle:
+        yield from ((number, line) for number, line in enumerate(handle, 1) if line.strip())
+
+
 def read_json_texts(path: Path) -> Iterator[tuple[int, str, str]]:
     """Yield the number, place and JSON text of each record of a JSONL file, or of a `.json` file with a list.
 
     Raises:
         InputError: the file cannot be read, or its list is not valid JSON (names the line).
     """
-    if path.suffix == ".json" and (text := "".join(line for _, line in read_lines(path))).lstrip().startswith("["):
+    text = ""
+    if path.suffix == ".json":
+        with text_errors(path):
+            text = path.read_text(encoding="utf-8-sig")
+    if text.lstrip().startswith("["):
         try:
             records = json.loads(text)
         except json.JSONDecodeError as error:
@@ -128,11 +138,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, *needed: str) -> dict[str, Any]:
-    """Read the JSON object in a file of a run.
-
-    Args:
-        path: the file.
-        needed: keys that the object must have.
+    """Read the JSON object in a file of a run; it must have the keys `needed`.
 
     Raises:
         InputError: the file is damaged.

@@ -157,9 +157,7 @@ def parse_flags(kind: type[T], description: str | None, argv: list[str] | None =
 def read_settings(description: str | None, argv: list[str] | None = None) -> Settings:
     """Read the settings of a run: YAML files first, then flags, which may set keys of a mapping (`--dpo.beta`).
 
-    Args:
-        description: text at the top of `--help`.
-        argv: command line without the program's name; `sys.argv[1:]` by default.
+    `description` and `argv` are those of `parse_known_flags`.
 
     Raises:
         InputError: a file, section, key or value is invalid; the message names it and the closest valid one.
@@ -204,12 +202,7 @@ def interrupt(number: int, frame: object) -> None:
 
 def run_command(main: Callable[[], Any], resumes: bool = False) -> None:
     """Run the `main` of a command, in one or several processes. Bad input prints one line and exits with status 2;
-    Ctrl-C and SIGTERM print one line and exit with status 130 and 143.
-
-    Args:
-        main: the command.
-        resumes: whether rerunning the command resumes an interrupted run.
-    """
+    Ctrl-C and SIGTERM print one line, which tells whether rerunning resumes, and exit with status 130 and 143."""
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, interrupt)

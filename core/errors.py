@@ -34,8 +34,3 @@ def did_you_mean(name: str, known: list[str]) -> str:
     """The end of an error message: the closest known name; empty if none is close."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean `{close[0]}`?" if close else ""
-
-
-def fields_of(record: dict) -> str:
-    """The names of a record's first fields, for an error message."""
-    return f"{', '.join(f'`{key}`' for key in list(record)[:8]) or 'none':.200}"

@@ -1,12 +1,15 @@
 """Convert JSON objects to typed records and back. Errors name the place, the field, the value and the requirement."""
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from core.errors import InputError, fields_of, short
+from core.artifacts import json_object, read_json_texts, write_atomic
+from core.errors import InputError, short
 from core.records import Hit
 from core.schema import adapter_of, name_of
 
@@ -26,12 +29,7 @@ EXPECTED = {
 
 
 def parse_record(kind: type[T], record: dict[str, Any], place: str) -> T:
-    """Convert a JSON object to a record; null fields count as missing.
-
-    Args:
-        kind: a dataclass of `core.records`.
-        record: the JSON object; fields that `kind` does not have are ignored.
-        place: file and line, for the message.
+    """Convert a JSON object to a record; null fields count as missing, and unknown fields are ignored.
 
     Raises:
         InputError: a field is missing or has a wrong value; the message starts with `place`.
@@ -48,7 +46,8 @@ def explain(error: dict[str, Any], record: dict[str, Any]) -> str:
     path, context = name_of(error["loc"]), error.get("ctx", {})
     if error["type"] in ("missing", "missing_argument"):
         if len(error["loc"]) == 1:
-            return f"the field `{path}` is missing (fields: {fields_of(record)})."
+            names = ", ".join(f"`{name}`" for name in list(record)[:8]) or "none"
+            return f"the field `{path}` is missing (fields: {names:.200})."
         return f"`{path}` is missing."
     expected = EXPECTED.get(error["type"]) or context.get("error") or context.get("expected")
     requirement = f"must be {expected}" if expected else error["msg"].replace("Input should", "must")
@@ -77,3 +76,18 @@ def to_json_dict(record: Any) -> Any:
 def to_json_line(record: Any) -> str:
     """Format a record as a line of JSONL, including the line break."""
     return json.dumps(to_json_dict(record), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def read_records(kind: type[T], path: Path) -> Iterator[tuple[str, T]]:
+    """Yield the place and the parsed record of each line of a JSONL file, or of each item of a `.json` list.
+
+    Raises:
+        InputError: a record is invalid; the message names file, line or record, field and value.
+    """
+    for _, place, text in read_json_texts(path):
+        yield place, parse_record(kind, json_object(text, place), place)
+
+
+def write_records(path: Path, records: Iterable[Any]) -> None:
+    """Write records as JSONL, atomically."""
+    write_atomic(path, map(to_json_line, records))

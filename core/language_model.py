@@ -9,9 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from jinja2 import TemplateError
 from peft import PeftModel, prepare_model_for_kbit_training
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -24,7 +22,7 @@ from transformers import (
 )
 from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
-from core.adapters import check_adapter
+from core.adapters import LOADING_ERRORS, check_adapter
 from core.distributed import process
 from core.errors import InputError, first_line
 from core.gguf import model_folder
@@ -38,10 +36,6 @@ PLAIN_TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'Reply:' }}{% endif %}"
 )
 NO_THINKING = "{%- set enable_thinking = false -%}"  # prepended to the templates of Qwen3, GLM 4.5 and others
-LOADING_ERRORS = (
-    OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError, TemplateError,
-    UserWarning, AssertionError,
-)  # fmt: skip
 COUNTS_PADDING = ("mpt", "gpt_neo")  # padding counts as distance between tokens, in ALiBi or a local window
 
 
@@ -119,7 +113,7 @@ def read_config(key: str, name: str, hint: str = "") -> PreTrainedConfig:
     folder = model_folder(name)
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+    except LOADING_ERRORS as error:
         raise InputError(f"`{key}`: {name} cannot be read: {first_line(error)}{hint}") from error
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from peft import PeftModel
 
+from core.adapters import LOADING_ERRORS
 from core.artifacts import sha256
 from core.errors import InputError, first_line
 from core.gguf import gguf_sha256, is_gguf
-from core.language_model import LOADING_ERRORS, LanguageModel, load_language_model
+from core.language_model import LanguageModel, load_language_model
 from core.settings import GeneratorSettings, ModelSettings, RewriterSettings
 
 

@@ -130,12 +130,7 @@ adapter_of = cache(TypeAdapter)
 
 
 def validate(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
-    """Build a dataclass from plain values, nested like its fields.
-
-    Args:
-        kind: the dataclass.
-        values: name -> value.
-        prefix: text before a name in messages, such as `--`.
+    """Build a dataclass from plain values, nested like its fields. Messages put `prefix` before names.
 
     Raises:
         InputError: a name is unknown, or a value is missing or not allowed.

@@ -24,7 +24,7 @@ from core.artifacts import (
 )
 from core.distributed import process
 from core.errors import InputError
-from core.json_records import parse_record, to_json_line
+from core.json_records import parse_record, to_json_line, write_records
 from core.progress import peak_memory_mb
 
 RECORDS = "records.jsonl"
@@ -151,7 +151,7 @@ class Stage:
 
     def write(self, records: Iterable[Any]) -> None:
         """Write all records at once."""
-        write_atomic(self.records_file, map(to_json_line, records))
+        write_records(self.records_file, records)
 
     def merge_parts(self, ids: Iterable[str]) -> None:
         """Replace the parts of all processes by one file, with the records in the order of `ids`."""

@@ -6,16 +6,11 @@ from core.errors import InputError
 
 
 def check_url(setting: str, url: str, credentials: str, ends_with: str = "") -> None:
-    """Check that a value is an HTTP URL without credentials.
-
-    Args:
-        setting: name of the setting, for the message.
-        url: the URL.
-        credentials: environment variables for credentials, for the message.
-        ends_with: required end of the URL's path.
+    """Check that a setting is an HTTP URL without credentials, whose path ends with `ends_with`.
 
     Raises:
-        InputError: the URL cannot be used; the message does not repeat credentials.
+        InputError: the URL cannot be used; the message does not repeat credentials, and names the environment
+            variables to use for them, `credentials`.
     """
     try:
         address = urlsplit(url)

@@ -18,7 +18,7 @@ from core.data_sources import DataSource, by_data_set, is_hub_name
 from core.errors import InputError
 from core.progress import log
 from core.records import Passage
-from retrieval.corpus import SKIP_HINT, EmptyPassage, hub_dataset, read_corpus
+from retrieval.corpus import EmptyPassage, hub_dataset, read_corpus
 
 DATABASE = "passages.sqlite"
 SCHEMA = """
@@ -120,7 +120,10 @@ def open_collection(source: str, cache: Path | None = None, on_bad: Literal["sto
         log.info("collection: %d passages, %d records skipped -> %s", len(collection), skipped, folder)
     if skipped and on_bad == "stop":
         empty_hint = f", {empty} of them without text" if empty else ""
-        raise InputError(f"{reason} There are {skipped} bad records in {source}{empty_hint}. {SKIP_HINT}")
+        raise InputError(
+            f"{reason} There are {skipped} bad records in {source}{empty_hint}. `--data.on_bad skip` skips such "
+            "records."
+        )
     return collection
 
 
@@ -142,9 +145,7 @@ def identities_of(collections: Mapping[str, Collection]) -> str | dict[str, str]
 def source_identity(source: str, cache: Path) -> str:
     """Identify a source by the SHA-256 of the file, or of the Arrow files of a Hub data set.
 
-    Args:
-        source: a file or the name of a Hub data set.
-        cache: folder that stores the hashes, so that a file is only read again after a change.
+    The folder `cache` stores the hashes, so that a file is only read again after a change.
 
     Raises:
         InputError: the file cannot be read, or the data set cannot be loaded.

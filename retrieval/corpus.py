@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -23,7 +23,6 @@ from core.json_records import parse_record
 from core.records import Passage
 
 FIELDS = ("id", "text", "title")
-SKIP_HINT = "`--data.on_bad skip` skips such records."
 BATCH = 1000  # rows of a table to read at once
 JSON_LINES = (".jsonl", ".jsonlines", ".json-lines", ".ndjson")
 
@@ -37,23 +36,18 @@ class EmptyPassage(InputError):
     """A passage without text, the most common defect of collections."""
 
 
-def refuse(error: InputError) -> NoReturn:
-    """Raise the error of an invalid record, with a hint how to skip it."""
-    raise InputError(f"{error} {SKIP_HINT}") from error
-
-
-def read_corpus(source: str, on_bad: OnBad = refuse) -> Iterator[tuple[int, Passage]]:
+def read_corpus(source: str, on_bad: OnBad) -> Iterator[tuple[int, Passage]]:
     """Read the passages of a collection in order; duplicate ids are not detected.
 
     Args:
         source: a file or the name of a Hub data set.
-        on_bad: called for each invalid record; by default, the first one raises an error.
+        on_bad: called with the error of each invalid record, which names file, line, field and value.
 
     Yields:
         Number of the line (of the row in a table; from 1), and the passage.
 
     Raises:
-        InputError: the source cannot be read, or a record is invalid (names file, line, field and value).
+        InputError: the source cannot be read.
     """
     for number, record in read_records(source, on_bad):
         try:

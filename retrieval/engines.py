@@ -74,12 +74,7 @@ def build_engine(settings: RetrievalSettings, collection: Collection) -> Retriev
 
 
 class PerDatasetRetriever:
-    """One engine per data set; each query searches the collection of its data set.
-
-    Args:
-        settings: settings of the engines.
-        collections: data set -> its collection.
-    """
+    """One engine per data set; each query searches the collection of its data set."""
 
     def __init__(self, settings: RetrievalSettings, collections: Mapping[str, Collection]):
         self.engines = {name: build_engine(settings, collection) for name, collection in collections.items()}

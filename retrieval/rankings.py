@@ -19,14 +19,7 @@ BATCH_SIZE = 64  # turns
 def make_rankings(
     run: RunSettings, name: str, candidates: Stage, options: RetrievalSettings, collections: Mapping[str, Collection]
 ) -> Stage:
-    """Run the stage.
-
-    Args:
-        run: settings of the run.
-        name: name of the stage.
-        candidates: the complete stage of the candidates.
-        options: settings of the retriever; `k` is the number of documents for each candidate.
-        collections: data set -> its collection.
+    """Run the stage: retrieve the first `options.k` documents of each candidate in the collection of its data set.
 
     Raises:
         InputError: no candidate retrieved a document.

@@ -23,6 +23,7 @@ from core.progress import Progress, set_up_logging
 from core.records import Turn
 from core.schema import Dtype, NonNegative, Positive, Validated
 from core.settings import RewriterSettings
+from core.stage_runner import batched
 from rewriter.adapter_settings import load_adapter_settings
 from rewriter.chat import converse
 from rewriter.conversations import read_turns
@@ -89,8 +90,7 @@ def rewriter_options(flags: RewriterFlags) -> RewriterSettings:
 def query_lines(rewriter: "Rewriter", turns: Sequence[Turn], n: int) -> Iterator[str]:
     """Yield a JSON line for each turn, with progress."""
     with Progress("rewrite", len(turns)) as progress:
-        for start in range(0, len(turns), BATCH_SIZE):
-            batch = turns[start : start + BATCH_SIZE]
+        for batch in batched(turns, BATCH_SIZE):
             for turn, queries in zip(batch, rewriter.queries(batch, n), strict=True):
                 values = {"query": queries[0]} if n == 1 else {"queries": queries}
                 yield json.dumps({"id": turn.id, **values}, ensure_ascii=False) + "\n"

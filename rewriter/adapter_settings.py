@@ -12,6 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from core.artifacts import read_json, write_json
 from core.errors import InputError, first_line
+from core.schema import validate
 from core.settings import RewriterSettings
 
 FILE = "rewriter.json"
@@ -57,4 +58,6 @@ def load_adapter_settings(name: str | Path) -> RewriterSettings | None:
         return None
     values = read_json(folder / FILE, *FIELDS)
     kind = "adapter" if (folder / "adapter_config.json").is_file() else "model"
-    return RewriterSettings(**{field: values[field] for field in FIELDS} | {kind: str(name)})
+    return validate(
+        RewriterSettings, {field: values[field] for field in FIELDS} | {kind: str(name)}, f"{folder / FILE}: "
+    )

@@ -30,15 +30,7 @@ REASONS = {"too_long": "turns too long for the context", "refused": "turns that 
 def make_candidates(
     run: RunSettings, name: str, turns: TurnSet, model: ModelSpec | None, options: RewriterSettings
 ) -> Stage:
-    """Run the stage.
-
-    Args:
-        run: settings of the run.
-        name: name of the stage.
-        turns: the training turns.
-        model: the rewriter to sample from; None for the model on the server of `options`.
-        options: prompt, sampling and server settings; `model` and `adapter` are ignored.
-    """
+    """Run the stage: sample from `model`, or, if it is None, from the model on the server of `options`."""
     settings = asdict(options) | {"seed": run.seed}
     for other in (*LOCAL, *SERVER, "extra_body" if model else "dtype"):
         del settings[other]

@@ -10,9 +10,10 @@ from typing import Any
 from core.artifacts import sha256
 from core.data_sources import DataSource, by_data_set, sources_with
 from core.errors import InputError
+from core.json_records import read_records
 from core.records import Turn
 from rewriter.datasets import READERS, mtrag
-from rewriter.record_files import read_records, unique_turns
+from rewriter.datasets.fields import unique_turns
 
 
 @dataclass(frozen=True)

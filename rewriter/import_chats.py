@@ -20,11 +20,10 @@ from pydantic import AliasChoices, BeforeValidator, Field
 from core.artifacts import json_value, read_json_texts
 from core.cli import parse_flags, run_command
 from core.errors import InputError, short
-from core.json_records import parse_record
+from core.json_records import parse_record, write_records
 from core.progress import log, set_up_logging
 from core.records import Identifier, Turn
 from core.schema import Validated
-from rewriter.record_files import write_records
 
 ROLES = {
     "user": "user", "human": "user", "prompter": "user",

@@ -38,12 +38,7 @@ class RewritePrompt:
         )
 
     def messages(self, history: Sequence[Message], question: str) -> list[Message]:
-        """Build the chat messages of the prompt.
-
-        Args:
-            history: earlier messages, oldest first.
-            question: the current question.
-        """
+        """The chat messages of the prompt, for earlier messages, oldest first, and the current question."""
         start = 0 if self.history_messages is None else max(0, len(history) - self.history_messages)
         recent = [m | {"content": first_words(m["content"], self.history_words)} for m in history[start:]]
         turns = [
@@ -86,14 +81,9 @@ QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»", "`": "`"}
 
 
 def read_rewrite(output: str) -> str:
-    """Extract the query from a model's output, without thinking, labels ("Rewritten query:"), quotes, list markers
-    and line breaks.
+    """Extract the query from a model's output, decoded without special tokens.
 
-    Args:
-        output: decoded text without special tokens.
-
-    Returns:
-        One line; empty if nothing is left.
+    Removes thinking, labels ("Rewritten query:"), quotes, list markers and line breaks; empty if nothing is left.
     """
     text = THINKING.sub(" ", output).strip()
     text = " ".join(text.split())

@@ -144,11 +144,14 @@ class Rewriter:
             n: 1 for the most likely query; otherwise the number of samples, of which equal ones are merged.
 
         Returns:
-            The distinct queries of each turn; the question itself if the model's output is empty.
+            The distinct queries of each turn, in the order of sampling; the question itself if the model's output is
+            empty.
         """
         queries = []
         for turn, texts in zip(turns, self.backend.rewrites(turns, self.options, n), strict=True):
-            distinct = {normalized(text): text for text in reversed(texts) if text}
-            texts = list(reversed(distinct.values())) or [turn.question]
-            queries.append([search_query(turn.question, text, self.options) for text in texts])
+            distinct: dict[str, str] = {}
+            for text in filter(None, texts):
+                distinct.setdefault(normalized(text), text)
+            rewrites = distinct.values() or [turn.question]
+            queries.append([search_query(turn.question, text, self.options) for text in rewrites])
         return queries

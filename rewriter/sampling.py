@@ -81,16 +81,8 @@ def read_completion(lm: LanguageModel, completion: Completion) -> Sample:
 
 
 def turn_record(turn: Turn, samples: Sequence[Sample], options: RewriterSettings, counts: Counter) -> TurnRecord:
-    """Build the record of a turn with its distinct candidates; adds to `counts`."""
-    candidates = distinct_candidates(turn, samples, options, counts)
-    return TurnRecord(turn.id, turn.dataset, tuple(candidates), {name: n for name, n in counts.items() if n})
-
-
-def distinct_candidates(
-    turn: Turn, samples: Sequence[Sample], options: RewriterSettings, counts: Counter
-) -> list[Candidate]:
-    """The distinct rewrites among a turn's samples, and the queries that are included without sampling; adds to
-    `counts`."""
+    """Build the record of a turn: the distinct rewrites among its samples, and the queries that are included without
+    sampling. Adds to `counts`."""
     candidates: dict[str, Candidate] = {}
     for sample in samples:
         key = normalized(sample.text)
@@ -105,7 +97,7 @@ def distinct_candidates(
         text = included[source]
         query = search_query(turn.question, text, options)
         candidates.setdefault(normalized(text), Candidate(text, query, count=0, source=source))
-    return list(candidates.values())
+    return TurnRecord(turn.id, turn.dataset, tuple(candidates.values()), dict(+counts))
 
 
 def greedy_rewrites(

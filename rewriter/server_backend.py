@@ -59,13 +59,9 @@ class ServerBackend:
         return [text or turn.question for turn, text in zip(turns, texts, strict=True)]
 
     def sample(self, turns: Sequence[Turn], prompt: RewritePrompt, n: int, seed: int) -> Iterator[list[Sample]]:
-        """Sample rewrites of several turns concurrently.
+        """Sample `n` rewrites of each turn concurrently; if `n` is 1, the most likely one.
 
-        Args:
-            turns: the turns.
-            prompt: the rewrite prompt.
-            n: samples per turn; 1 for the most likely output.
-            seed: determines the seed of each request, together with the turn's id and the samples so far.
+        The seed of a request depends on `seed`, the turn's id and the samples so far.
 
         Yields:
             The samples of each turn; an empty list if the server refuses the prompt, with a warning for the first.

@@ -11,11 +11,7 @@ from scoring.batch import NO_LABELS, NO_REFERENCES, REFERENCE_TOO_LONG, Batch
 
 
 def reciprocal_rank(relevant: Sequence[bool]) -> float:
-    """1 / rank of the first relevant document; 0 if no document is relevant.
-
-    Args:
-        relevant: for each document in rank order, whether it is relevant.
-    """
+    """1 / rank of the first relevant document, given the relevance of each rank; 0 if no document is relevant."""
     return next((1 / rank for rank, hit in enumerate(relevant, 1) if hit), 0.0)
 
 

@@ -5,9 +5,9 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from core.adapters import LOADING_ERRORS
 from core.batching import batches_by_tokens
 from core.errors import InputError, first_line
 from core.language_model import check_folder
@@ -83,7 +83,7 @@ def load_classifier(name: str) -> tuple[Any, Any]:
         check_folder(name)
         model = AutoModelForSequenceClassification.from_pretrained(name, use_safetensors=True, trust_remote_code=False)
         return AutoTokenizer.from_pretrained(name, trust_remote_code=False), model
-    except (OSError, ValueError, SafetensorError) as error:
+    except LOADING_ERRORS as error:
         raise InputError(
             f"`entailment`: the model `{name}` cannot be loaded: {first_line(error).rstrip('.')}. "
             "Weights must be safetensors; `exact` needs no model."

@@ -130,13 +130,7 @@ class Generator:
     def samples(
         self, inputs: Sequence[GenerationInput], count: int, max_new_tokens: int, seed: int
     ) -> list[tuple[list[SampledAnswer], int]]:
-        """Sample `count` answers to each input. They depend only on the seed and the input.
-
-        Args:
-            inputs: distinct inputs.
-            count: samples per input.
-            max_new_tokens: maximum tokens of an answer.
-            seed: random seed.
+        """Sample `count` answers to each of the distinct inputs. They depend only on the seed and the input.
 
         Returns:
             For each input, the answers and the number of documents that did not fit the context.

@@ -73,15 +73,10 @@ class Item:
 
 
 def parse_item(item: dict[str, Any], place: str, reward: str) -> Item:
-    """Check an item.
-
-    Args:
-        item: the JSON object.
-        place: file and line, for error messages.
-        reward: name of the reward, or `validity`, which needs `is_relevant`.
+    """Check an item for a reward, or for `validity`, which needs `is_relevant`.
 
     Raises:
-        InputError: a field is missing or invalid, or the item lacks a label that the reward needs.
+        InputError: a field is missing or invalid, or the item lacks a label that the reward needs; names the place.
     """
     try:
         json.dumps(item, ensure_ascii=False, allow_nan=False).encode()

@@ -29,12 +29,7 @@ RankedScores = Sequence[tuple[float | None, float]]  # score (None: no score) an
 
 
 def show_pair_order(flags: ValidityFlags, words: Sequence[str]) -> None:
-    """Print how the rewards of a run order the candidates of its labelled training turns.
-
-    Args:
-        flags: flags of `scoring.validity`.
-        words: command-line words that override settings.
-    """
+    """Print how the rewards of a run order the candidates of its labelled turns; `words` override settings."""
     limit = ["--run.limit", str(flags.limit)] if flags.limit else []
     settings = read_settings("", ["--config", str(flags.config), *words, "--run.dir", str(flags.run), *limit])
     table = order_table(pair_orders(settings))
@@ -43,8 +38,8 @@ def show_pair_order(flags: ValidityFlags, words: Sequence[str]) -> None:
         write_atomic(flags.output / "pair_order.md", table)
 
 
-def pair_orders(settings: Settings, stage_name: str = "round-1/scores") -> dict[str, dict[str, float | int | None]]:
-    """Compute `pair_order` for every reward in the records of a run.
+def pair_orders(settings: Settings) -> dict[str, dict[str, float | int | None]]:
+    """Compute `pair_order` for every reward in the records of the first round.
 
     Retrieves ten documents for each candidate again, for its reciprocal rank.
 
@@ -63,7 +58,7 @@ def pair_orders(settings: Settings, stage_name: str = "round-1/scores") -> dict[
     collections = open_collections(sources, settings.retrieval.cache, settings.data.on_bad)
     retriever = PerDatasetRetriever(settings.retrieval, collections)
     by_reward: dict[str, list[RankedScores]] = {}
-    for record in load_stage(settings.run.path, stage_name, TurnRecord):
+    for record in load_stage(settings.run.path, "round-1/scores", TurnRecord):
         turn = turns.get(record.id)
         if turn is None or not record.candidates:
             continue

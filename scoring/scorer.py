@@ -81,15 +81,7 @@ def build_scorer(
     seed: int,
     lm: LanguageModel | None = None,
 ) -> Scorer:
-    """Build a scorer and load the models that the rewards need.
-
-    Args:
-        model: the generator.
-        scoring: the `scoring` settings.
-        limits: limits of the generator.
-        rewards: names of rewards.
-        seed: seed of sampled answers.
-        lm: the generator, if it is already loaded.
+    """Build a scorer and load the models that the rewards need; `lm` is the generator if it is already loaded.
 
     Raises:
         InputError: `max_new_tokens` leaves no room for a prompt in the context, or a model cannot be loaded.
@@ -108,16 +100,11 @@ def build_scorer(
 def check_scoring(
     turns: Sequence[Turn], scoring: ScoringSettings, generator: str, key: str = "generator.model"
 ) -> None:
-    """Check that turns have the labels of the reward and that its models can be read.
-
-    Args:
-        turns: the training turns.
-        scoring: the reward.
-        generator: name of the generator.
-        key: the setting that names the generator, for messages.
+    """Check that the training turns have the labels of the reward and that its models can be read.
 
     Raises:
-        InputError: turns lack a label, or a model cannot be read; names the field or the model.
+        InputError: turns lack a label, or a model cannot be read; names the field, or the model and its setting (`key`
+            for the generator).
     """
     check_labels(turns, scoring, "`data.train`")
     rewards = component_rewards(scoring)

@@ -15,7 +15,7 @@ from core.stages import Stage
 from retrieval.collection import Collection
 from rewriter.conversations import TurnSet
 from scoring.combine import combine
-from scoring.registry import REWARDS, check_labels, component_rewards, needs_entailment, relevant_settings
+from scoring.registry import REWARDS, component_rewards, needs_entailment, relevant_settings
 from scoring.scorer import Scorer, build_scorer
 
 BATCH_SIZE = 8  # turns whose document lists are scored and saved together
@@ -31,23 +31,14 @@ def make_scores(
     generator: GeneratorSettings,
     model: ModelSpec,
 ) -> Stage:
-    """Run the stage.
+    """Run the stage. The turns must have the labels of the reward (`check_scoring`).
 
-    Args:
-        run: settings of the run.
-        name: name of the stage.
-        rankings: the completed rankings stage.
-        turns: the training turns, whose conversations the generator reads.
-        collections: data set -> its collection.
-        scoring: settings of the reward.
-        generator: limits of the generator; `model` and `adapter` are ignored.
-        model: the generator.
+    Of `generator`, only the limits count; `model` is the generator.
 
     Raises:
-        InputError: the turns lack the labels that the reward needs, or too many records failed.
+        InputError: too many records failed.
     """
     rewards = component_rewards(scoring)
-    check_labels(list(turns), scoring, "`data.train`")
     settings = relevant_settings(scoring) | generator.limits | {"dtype": generator.dtype}
     inputs = {"rankings": rankings.identity, "turns": turns.fingerprint, "model": model.fingerprint}
     if needs_entailment(rewards):

@@ -32,11 +32,7 @@ BATCH_SIZE = 8  # questions scored and saved together
 
 
 def check_generator(flags: ValidityFlags, words: Sequence[str]) -> None:
-    """Score the lists, write the files and print the table.
-
-    Args:
-        flags: flags of `scoring.validity`.
-        words: command-line words that override settings.
+    """Score the lists, write the files and print the table; `words` of the command line override settings.
 
     Raises:
         InputError: an input is invalid, or a reward needs answers that are missing.
@@ -95,18 +91,9 @@ def score_cases(
     generator: GeneratorSettings,
     flags: ValidityFlags,
 ) -> Stage:
-    """Score every list with each reward, in the stage `scores` of the output folder.
+    """Score every list with each reward, in the stage `scores` of the output folder: a `CheckedQuestion` per case.
 
-    Args:
-        cases: the questions with their lists.
-        names: the rewards; a GROGU reward scores the generated answer, `key_entropy@logged` the logged one.
-        model: the generator.
-        scoring: settings of the rewards.
-        generator: limits of the generator.
-        flags: flags of `scoring.validity`: the seed and the output folder.
-
-    Returns:
-        The stage, with a `CheckedQuestion` for each case.
+    A GROGU reward scores the generated answer, `key_entropy@logged` the logged one.
     """
     settings = asdict(scoring) | generator.limits | {"dtype": generator.dtype, "rewards": names, "seed": flags.seed}
     lists = hashlib.sha256("".join(map(to_json_line, cases)).encode()).hexdigest()
@@ -130,14 +117,7 @@ def score_cases(
 def check_questions(
     cases: Sequence[Case], scorer: Scorer, names: Sequence[str], answering: str
 ) -> list[CheckedQuestion]:
-    """Score the lists of questions.
-
-    Args:
-        cases: the questions with their lists.
-        scorer: computes the rewards.
-        names: the rewards, with `@logged` or without.
-        answering: the reward whose answers are returned.
-    """
+    """Score the lists of questions with the rewards `names`; the records contain the answers of `answering`."""
     items = [item for case in cases for item in case.lists.values()]
     scores: dict[str, list[Score]] = {}
     seconds: dict[str, float] = {}

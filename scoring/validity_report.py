@@ -41,13 +41,7 @@ def win_rate(pairs: Iterable[tuple[float | None, float | None]]) -> dict[str, An
 def validity_results(
     cases: Sequence[Case], records: Sequence[CheckedQuestion], names: Sequence[str]
 ) -> dict[str, Any]:
-    """The content of `validity.json`, except model and settings.
-
-    Args:
-        cases: the questions with their lists.
-        records: the scores of each case.
-        names: the rewards.
-    """
+    """The content of `validity.json`, except model and settings: `records` are the scores of `cases`."""
     list_names = list(cases[0].lists)  # the same in every case
     answers = [answer for record in records for answer in record.answers.values()]
     right = [

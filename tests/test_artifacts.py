@@ -28,6 +28,13 @@ def test_lines_are_numbered_as_in_the_file(tmp_path):
     assert list(read_json_lines(path)) == [(1, {"id": "a"}), (3, {"id": "b"})]
 
 
+def test_a_broken_list_is_reported_with_its_line_in_the_file(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('\n[{"id": "a"},\n\n{broken]\n')
+    with pytest.raises(InputError, match=r"x.json:4: not valid JSON: .* at column 2"):
+        list(read_json_lines(path))
+
+
 @pytest.mark.parametrize("text", ["{}", "[1]", "{broken"])
 def test_a_damaged_file_of_a_run_is_named(tmp_path, text):
     path = tmp_path / "manifest.json"

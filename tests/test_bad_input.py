@@ -152,6 +152,12 @@ def test_an_adapter_of_another_base_model_is_named_before_any_work(tmp_path, cap
     assert f"the adapter {adapters['first']} does not belong to `{MODEL}`: the shape of `base_model." in line
 
 
+def test_a_damaged_adapter_is_refused(tmp_path, random_llama):
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"damaged" * 10)
+    with pytest.raises(InputError, match=r"the adapter .* cannot be read: .*header"):
+        check_adapter(str(random_llama), str(tmp_path))
+
+
 def test_an_adapter_with_more_layers_than_the_model_is_refused(tmp_path, lm, random_llama, adapters):
     from peft import LoraConfig, get_peft_model
 
@@ -247,9 +253,15 @@ RECORDS = {
     "chats": {"id": "c", "messages": [{"role": "user", "content": "x"}, {"from": "gpt", "value": "y"}]},
     "items": {"question": "q", "passages": [{"text": "a", "is_relevant": True}], "answers": ["x"], "history": []},
 }  # fmt: skip
+
+
+def stop(error):
+    raise error
+
+
 LOADERS = READERS | {
     "records": read_turns,
-    "corpus": lambda path: list(read_corpus(str(path))),
+    "corpus": lambda path: list(read_corpus(str(path), stop)),
     "passages": lambda path: list(read_passages(path)),
     "chats": lambda path: [read_conversation(text, place) for _, place, text in read_json_texts(path)],
     "items": lambda path: read_items(path, "udcg"),

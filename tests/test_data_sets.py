@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -10,10 +11,10 @@ from core.cli import read_settings
 from core.data_settings import DataFiles
 from core.data_sources import data_sources
 from core.errors import InputError
-from core.records import Candidate, TurnRecord
+from core.json_records import read_records
+from core.records import Candidate, Passage, TurnRecord
 from core.stages import Stage
 from retrieval.collection import open_collections
-from retrieval.corpus import read_corpus
 from rewriter.conversations import load_turns
 from scoring.validity import main as validity
 from tests.conftest import call, settings_of, write_lines
@@ -302,7 +303,7 @@ def test_every_set_has_a_pool_of_its_own(flags, tmp_path):
     assert [pool.corpus for pool in pools] == [str(tmp_path / f"run/data/pool-{name}.jsonl") for name in CORPORA]
     # Of each set both turns, the one for training and the one for testing; no question or rewrite finds birds' d2.
     for pool in pools:
-        assert [passage.id for _, passage in read_corpus(pool.corpus)] == ["d0", "d1"]
+        assert [passage.id for _, passage in read_records(Passage, Path(pool.corpus))] == ["d0", "d1"]
 
 
 def test_validity_reads_every_set(two_sets, random_llama, tmp_path):

@@ -8,8 +8,8 @@ import pytest
 
 from core.data_sources import DataSource
 from core.errors import InputError
+from core.json_records import read_records
 from core.records import Passage, Turn
-from retrieval.corpus import read_corpus
 from rewriter.conversations import load_turns, read_turns
 from rewriter.datasets import mtrag, qrecc, topiocqa
 from rewriter.datasets.__main__ import FULL, check_counts, write_corpus
@@ -324,7 +324,7 @@ def test_convert_writes_a_domain_of_mtrag(tmp_path, passages):
     output = call(convert, *words, "--output", tmp_path / "turns.jsonl", "--corpus", tmp_path / "corpus.jsonl")
     assert "3 passages" in output and "3 turns of 1 conversations, 2 with gold passages" in output
     assert read_turns(tmp_path / "turns.jsonl") == mtrag.read(MTRAG, MTRAG_QRELS)
-    written = [passage for _, passage in read_corpus(str(tmp_path / "corpus.jsonl"))]
+    written = [passage for _, passage in read_records(Passage, tmp_path / "corpus.jsonl")]
     assert written == list(mtrag.read_passages(passages))
     assert written[0] == Passage("700_0-90-0-90", "Charter\nPart 700_0-90-0-90.", "Charter")
     with pytest.raises(InputError, match="`--passages` and `--corpus` need each other"):

@@ -1,9 +1,13 @@
 """Language models: fingerprints, and several adapters on one base model."""
 
+import json
+import shutil
+
 import pytest
 import torch
 
 from core.errors import InputError
+from core.language_model import load_language_model, read_config
 from core.model_spec import ModelSpec, generator_spec, load_with_adapters
 from core.settings import GeneratorSettings, RewriterSettings
 
@@ -38,6 +42,17 @@ def test_an_adapter_that_cannot_be_loaded_is_named(random_llama, adapters, tmp_p
     for folders in ({"missing": str(tmp_path)}, adapters | {"missing": str(tmp_path)}):
         with pytest.raises(InputError, match=f"the adapter {tmp_path} of `.*` cannot be loaded"):
             load_with_adapters(ModelSpec(str(random_llama)), folders)
+
+
+@pytest.mark.parametrize("change", [3, {"hidden_size": "x"}, {"rope_parameters": 3}])
+def test_a_damaged_configuration_is_named(random_llama, tmp_path, change):
+    folder = shutil.copytree(random_llama, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change if isinstance(change, dict) else change))
+    with pytest.raises(InputError, match=f"`generator.model`: {folder} cannot be read: "):
+        read_config("generator.model", str(folder))
+    with pytest.raises(InputError, match=f"the model `{folder}` cannot be loaded: "):
+        load_language_model(str(folder))
 
 
 def test_the_fingerprint_is_of_weights_and_adapter(random_llama, adapters):

@@ -8,7 +8,8 @@ import pytest
 
 from core.data_sources import DataSource
 from core.errors import InputError
-from retrieval.corpus import read_corpus
+from core.json_records import read_records
+from core.records import Passage
 from tests.conftest import ROOT, settings_of, write_lines
 from train.pipeline import run_pipeline
 from train.pool import make_pools
@@ -54,7 +55,7 @@ def make(tmp_path):
 
 
 def ids_of(pool):
-    return [passage.id for _, passage in read_corpus(str(pool))]
+    return [passage.id for _, passage in read_records(Passage, pool)]
 
 
 def test_gold_passages_and_what_bm25_retrieves_beside_them(source, make):

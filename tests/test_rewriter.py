@@ -77,9 +77,28 @@ def test_samples_are_distinct_and_repeatable(run):
     assert 1 < len(queries) == len(set(queries)) <= 4
 
 
+def test_equal_samples_are_merged_in_the_order_of_sampling():
+    class Backend:
+        def rewrites(self, turns, options, n):
+            return [["Who is Ann?", "", "Ann born", "who is ann", "Ann Lee"], ["", ""]]
+
+    turns = [Turn("a", (), "Who?"), Turn("b", (), "Where?")]
+    queries = Rewriter(Backend(), RewriterSettings()).queries(turns, 5)
+    assert queries == [["Who is Ann?", "Ann born", "Ann Lee"], ["Where?"]]
+
+
 def test_a_folder_without_settings_is_named(tmp_path):
     with pytest.raises(InputError, match="contains no rewriter.json; name a run or an adapter"):
         Rewriter.from_pretrained(tmp_path)
+
+
+def test_a_wrong_value_in_the_settings_of_an_adapter_is_named(tmp_path):
+    save_adapter_settings(tmp_path, RewriterSettings(model="m"))
+    file = tmp_path / "rewriter.json"
+    assert load_adapter_settings(tmp_path) == RewriterSettings(model=str(tmp_path))
+    file.write_text(file.read_text().replace("48", '"many"'))
+    with pytest.raises(InputError, match=f"`{file}: max_new_tokens` must be a whole number >= 1, got 'many'"):
+        load_adapter_settings(tmp_path)
 
 
 def test_a_run_that_is_not_complete_is_named(tmp_path):

@@ -16,12 +16,12 @@ from typing import Literal
 
 from core.cli import parse_flags, run_command
 from core.errors import InputError
+from core.json_records import write_records
 from core.progress import log, set_up_logging
 from core.records import Turn
 from core.schema import Validated
 from rewriter.datasets import READERS
 from rewriter.datasets.mtrag import read_passages
-from rewriter.record_files import write_records
 
 # Number of turns of a whole split; for QReCC, turns with gold passages; for MTRAG, tasks of all four domains.
 FULL = {

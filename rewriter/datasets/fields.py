@@ -1,7 +1,7 @@
-"""Field types and gold passages, shared by the readers of published data sets."""
+"""Field types, gold passages and checks, shared by the readers of data sets."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -60,3 +60,15 @@ def check_overlap(turns: list[Turn], path: Path, qrels: Path | None) -> list[Tur
             "are both files from the same split and release?"
         )
     return turns
+
+
+def unique_turns(path: Path, turns: Iterable[tuple[str, Turn]]) -> list[Turn]:
+    """Turns from (place, turn) pairs of a file; raises InputError for a repeated id or if there is no turn."""
+    by_id: dict[str, Turn] = {}
+    for place, turn in turns:
+        if turn.id in by_id:
+            raise InputError(f"{place}: the id `{turn.id}` is repeated; ids of turns must be unique.")
+        by_id[turn.id] = turn
+    if not by_id:
+        raise InputError(f"{path}: no turns in the file; docs/data.md describes the format.")
+    return list(by_id.values())

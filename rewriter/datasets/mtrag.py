@@ -21,10 +21,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from core.errors import InputError, first_line
+from core.json_records import read_records
 from core.records import Passage, Turn
 from core.trec import read_qrels
-from rewriter.datasets.fields import FilledText, Text
-from rewriter.record_files import read_records, unique_turns
+from rewriter.datasets.fields import FilledText, Text, unique_turns
 
 # Errors of damaged and encrypted archives.
 READING_ERRORS = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)

@@ -18,9 +18,9 @@ from typing import Annotated
 from pydantic import AliasChoices, Field
 
 from core.errors import InputError
+from core.json_records import read_records
 from core.records import Message, Turn
-from rewriter.datasets.fields import Dialogue, FilledText, Gold, Text, check_overlap, read_gold
-from rewriter.record_files import read_records, unique_turns
+from rewriter.datasets.fields import Dialogue, FilledText, Gold, Text, check_overlap, read_gold, unique_turns
 
 
 @dataclass

@@ -16,9 +16,9 @@ from typing import Annotated
 
 from pydantic import AliasChoices, Field
 
+from core.json_records import read_records
 from core.records import Turn
-from rewriter.datasets.fields import Dialogue, FilledText, Gold, Key, Text, check_overlap, read_gold
-from rewriter.record_files import read_records, unique_turns
+from rewriter.datasets.fields import Dialogue, FilledText, Gold, Key, Text, check_overlap, read_gold, unique_turns
 
 UNANSWERABLE = "UNANSWERABLE"  # the answer if the collection contains none
 
