@@ -216,11 +216,14 @@ def test_another_collection_is_named(run_of, tmp_path):
         make_stage(run_of(), "round-1/rankings")
 
 
-def test_another_share_is_named(flags):
+def test_another_share_is_named_and_the_settings_of_the_run_are_kept(flags, tmp_path):
     run_pipeline(settings_of(*flags, *RETRIEVAL_ONLY, "--data.holdout", "0.5"))
+    run_file = next(tmp_path.rglob("run.json"))
+    settings = run_file.read_text()
     expected = "evaluation was created with other settings: `inputs.turns.holdout` was 0.5, is 0.4."
     with pytest.raises(InputError, match=re.escape(expected)):
         run_pipeline(settings_of(*flags, *RETRIEVAL_ONLY, "--data.holdout", "0.4"))
+    assert run_file.read_text() == settings
 
 
 # ------------------------------------------------------------------ evaluation

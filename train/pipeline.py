@@ -202,9 +202,10 @@ def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None
     use_cores(settings.run.threads)
     lock_folder(run_dir)
     command = shlex.join(sys.argv)
-    if process()[0] == 0:
-        write_json(run_dir / RUN_FILE, {"command": command, "settings": asdict(settings)})
-        log.info("settings: %s", run_dir / RUN_FILE)
+    run_file = run_dir / RUN_FILE
+    if process()[0] == 0 and not run_file.exists():
+        write_json(run_file, {"command": command, "settings": asdict(settings)})
+    log.info("settings: %s", run_file)
     run = Run(settings, prepare_data(settings) if sources is None else sources, command)
     check_inputs(run, stages)
     if redone := redone_stages(settings):
@@ -218,6 +219,8 @@ def run_pipeline(settings: Settings, sources: Sequence[DataSource] | None = None
         tracker.log(EVALUATION, read_json(run_dir / EVALUATION / "metrics.json", "systems")["systems"])
     tracker.finish()
     if process()[0] == 0:
+        # Only now, because a stage may refuse changed settings.
+        write_json(run_file, {"command": command, "settings": asdict(settings)})
         names = stage_names(settings.train.rounds)
         last_dpo = names[-2]
         if stages == names:
