@@ -38,8 +38,8 @@ def test_flat_equals_numpy(tmp_path):
 
 
 def clustered(number, centres):
-    found = centres[RNG.integers(0, len(centres), number)] + 0.5 * RNG.normal(size=(number, centres.shape[1]))
-    return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
+    vectors = centres[RNG.integers(0, len(centres), number)] + 0.5 * RNG.normal(size=(number, centres.shape[1]))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
@@ -47,10 +47,12 @@ def test_approximate_indexes_find_nine_of_ten(tmp_path, kind):
     centres = RNG.normal(size=(150, 32))
     vectors, queries = clustered(3000, centres), clustered(100, centres)
     best = np.argsort(-(queries @ vectors.T), axis=1)[:, :10]
-    found = retriever(tmp_path, vectors, kind, 1000).search(numbers(queries), 10)
-    shared = [len({hit.doc for hit in hits} & {f"d{i}" for i in row}) for hits, row in zip(found, best, strict=True)]
+    rankings = retriever(tmp_path, vectors, kind, 1000).search(numbers(queries), 10)
+    shared = [
+        len({hit.doc for hit in hits} & {f"d{i}" for i in row}) for hits, row in zip(rankings, best, strict=True)
+    ]
     assert np.mean(shared) >= 9
-    assert all(a.score >= b.score for hits in found for a, b in zip(hits, hits[1:], strict=False))
+    assert all(a.score >= b.score for hits in rankings for a, b in zip(hits, hits[1:], strict=False))
 
 
 @pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])

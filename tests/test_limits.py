@@ -179,6 +179,6 @@ def test_a_question_longer_than_the_context():
     assert "does not fit" in scores[0]["key_entropy"].error and scores[1]["key_entropy"].error is None
     turns = [Turn("a", (), long), Turn("b", (), "Who?")]
     options = RewriterSettings(n=3, max_new_tokens=6)
-    none, some = sample_rewrites(lm, turns, options, RewritePrompt(), 1)
-    assert not none.candidates and none.counts["too_long"] == 1 and some.candidates
+    too_long, short = sample_rewrites(lm, turns, options, RewritePrompt(), 1)
+    assert not too_long.candidates and too_long.counts["too_long"] == 1 and short.candidates
     assert greedy_rewrites(lm, turns, options, RewritePrompt())[0] == long

@@ -141,8 +141,8 @@ def compare(model: str, data: Path, turns: int, plain_items: int, dtype: str) ->
     prompt = RewritePrompt.of(options, examples=True)
     figures: dict[str, float] = {"matrix_gflops": matrix_rate(lm.device, lm.model.dtype) / 1e9}
 
-    def sample(some: list[Turn]) -> list:
-        return sample_rewrites(lm, some, options, prompt, settings.run.seed)
+    def sample(batch: list[Turn]) -> list:
+        return sample_rewrites(lm, batch, options, prompt, settings.run.seed)
 
     prompts = [ids for ids, _ in prompts_of(lm, chosen, prompt, options.max_new_tokens)]
     sample(chosen[:1])
@@ -165,14 +165,14 @@ def compare(model: str, data: Path, turns: int, plain_items: int, dtype: str) ->
         ),
     }
     figures["lists"] = len(inputs)
-    some = range(0, len(inputs), max(1, len(inputs) // plain_items))
+    sampled_lists = range(0, len(inputs), max(1, len(inputs) // plain_items))
     for name, (ours, plain) in ways.items():
         ours(1)
         with PeakMemory() as memory:
             seconds, _ = timed(lambda ours=ours: ours(len(inputs)), lm.device)
-        plain_s, _ = timed(lambda plain=plain: [plain(i) for i in some], lm.device)
+        plain_s, _ = timed(lambda plain=plain: [plain(i) for i in sampled_lists], lm.device)
         figures |= {f"{name}_s": seconds, f"{name}_peak_mb": memory.mb}
-        figures[f"{name}_ratio"] = plain_s / len(some) * len(inputs) / seconds
+        figures[f"{name}_ratio"] = plain_s / len(sampled_lists) * len(inputs) / seconds
     rate = (figures["matrix_gflops"] * 1e9 + matrix_rate(lm.device, lm.model.dtype)) / 2
     floor_s = logged_operations(generator, inputs, replies) / rate
     return figures | {"logged_share_of_floor": floor_s / figures["logged_s"]}

@@ -82,14 +82,14 @@ def search(folder: Path, passages: int, batches: int) -> dict[str, float]:
     from retrieval.bm25s_index import BM25sIndex
 
     collection, settings = opened(folder, passages)
-    made = {"load_s": seconds_of(lambda: BM25sIndex(settings, collection))}
+    figures = {"load_s": seconds_of(lambda: BM25sIndex(settings, collection))}
     analyzer = ANALYZERS[settings.analyzer]()
     [index] = [path for path in (collection.folder / "bm25s").iterdir() if path.is_dir()]
     ours = BM25sIndex(settings, collection, threads=THREADS)
     rng = np.random.default_rng(1)
     queries = [words_of(rng, BATCH, QUERY_WORDS) for _ in range(batches + 1)]
     ours.search(queries[0], K)  # the first batch loads the index into memory
-    made["search_peak_mb"] = peak_memory_mb()
+    figures["search_peak_mb"] = peak_memory_mb()
     bare = BM25.load(index, show_progress=False)
 
     def retrieve(batch: list[str]) -> None:
@@ -100,7 +100,7 @@ def search(folder: Path, passages: int, batches: int) -> dict[str, float]:
     for batch in queries[1:]:
         our_time += seconds_of(lambda batch=batch: ours.search(batch, K))
         bare_time += seconds_of(lambda batch=batch: retrieve(batch))
-    return made | {"ratio_to_bare": our_time / bare_time, "queries_per_s": batches * BATCH / our_time}
+    return figures | {"ratio_to_bare": our_time / bare_time, "queries_per_s": batches * BATCH / our_time}
 
 
 def rank(folder: Path, passages: int, batches: int) -> dict[str, float]:
@@ -146,22 +146,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)
         sizes = sorted({min(SMALL, arguments.passages), arguments.passages // 10, arguments.passages})
-        found = {}
+        by_size = {}
         for passages in sizes:
             write_collection(folder / f"{passages}.jsonl", passages)
-            found[passages] = in_process("build", folder, passages, arguments.batches)
-            found[passages] |= in_process("search", folder, passages, arguments.batches)
-            print(f"{passages} passages: " + ", ".join(f"{k} {v:.4g}" for k, v in found[passages].items()), flush=True)
+            by_size[passages] = in_process("build", folder, passages, arguments.batches)
+            by_size[passages] |= in_process("search", folder, passages, arguments.batches)
+            print(
+                f"{passages} passages: " + ", ".join(f"{k} {v:.4g}" for k, v in by_size[passages].items()), flush=True
+            )
         plain = in_process("rank", folder, sizes[0], arguments.batches)
-    large, tenth = found[arguments.passages], found[arguments.passages // 10]
-    made = {
+    large, tenth = by_size[arguments.passages], by_size[arguments.passages // 10]
+    figures = {
         "bm25s": large | {"growth_of_query_time": tenth["queries_per_s"] / large["queries_per_s"]},
-        "rank_bm25": {"ratio": found[sizes[0]]["queries_per_s"] / plain["queries_per_s"]} | plain,
+        "rank_bm25": {"ratio": by_size[sizes[0]]["queries_per_s"] / plain["queries_per_s"]} | plain,
     }
-    print(f"query time grows {made['bm25s']['growth_of_query_time']:.3g} times from a tenth of the passages to all")
-    print(f"bm25s has {made['rank_bm25']['ratio']:.4g} times the queries/s of rank-bm25 ({sizes[0]} passages)")
+    print(f"query time grows {figures['bm25s']['growth_of_query_time']:.3g} times from a tenth of the passages to all")
+    print(f"bm25s has {figures['rank_bm25']['ratio']:.4g} times the queries/s of rank-bm25 ({sizes[0]} passages)")
     if arguments.json:
-        arguments.json.write_text(json.dumps(made, indent=2) + "\n")
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 if __name__ == "__main__":
